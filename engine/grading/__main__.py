@@ -23,7 +23,7 @@ from engine.isolation import run_isolated
 
 
 def grade_log(options: argparse.Namespace) -> None:
-    """Print the report of one log, read within the limits of grading: the log is as hostile as in a run."""
+    """Print the report of one log; it is untrusted and is parsed within grading's limits."""
     report = asyncio.run(run_isolated(partial(regrade_files, options.row, options.log)))
     print(json.dumps(report, indent=4))
 

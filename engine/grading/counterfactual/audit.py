@@ -1,6 +1,6 @@
-"""Audit of submissions that pass: which are audited, and what their mutated runs show.
+"""Audit of submissions that pass: selection of submissions and findings of their mutated runs.
 
-All draws are seeded by the run, the task and the patch: identical patches and resumed runs draw alike.
+All draws are seeded by the run, the task and the patch: identical patches and resumed runs get the same ones.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from engine.types import FindingKind, TamperFinding, TaskRow, TestOutcome, Verdi
 
 _log = structlog.get_logger(__name__)
 _PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XPASS, TestOutcome.XFAIL})
-"""Outcomes that rules take for a pass."""
+"""Outcomes that rules count as a pass."""
 _MAX_FINDINGS = 5
 OnCaught = Callable[[TaskRow, str], None]
-"""Receives a row in which a run caught tampering for the first time, and what was caught."""
+"""Callback for the first tampering that a run catches in a row; receives the row and a description."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caught:
-    """Description of what a mutated run caught; ``detail`` holds no assertion."""
+    """Tampering that a mutated run caught; ``detail`` contains no assertion."""
 
     detail: str
     findings: tuple[TamperFinding, ...] = ()
 
 
 class Audits:
-    """Choice of the submissions to audit in a run.
+    """Selection of the submissions to audit in a run.
 
     Args:
-        mode: ``off`` audits none. ``sample`` audits all of evaluations and a share of training's, and all of
-            a task, of the whole run too, once tampering was caught there. ``always`` audits all.
-        run_id: the run, which seeds the draws.
-        store: keeps the marks of tasks in which tampering was caught; None keeps them in memory.
-        on_caught: is told once of each task.
+        mode: ``off`` audits none, ``always`` all. ``sample`` audits all submissions of evaluations and a
+            share of training's. Once tampering was caught in a task or in this run, it audits all of them.
+        run_id: id of the run; seeds the draws.
+        store: store of the marks of tasks in which tampering was caught; None keeps them in memory.
+        on_caught: called once for each task in which tampering was caught.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Audits:
         self._marked: set[str] | None = None
         """Tasks in which some run caught tampering; None before the marks are read."""
         self._caught: set[str] = set()
-        """Those in which this run did."""
+        """Tasks in which this run caught tampering."""
 
     async def draws(self, row: TaskRow, patch: str, *, evaluation: bool) -> int:
         """Return the number of mutated runs of a submission that passes."""
@@ -102,7 +102,7 @@ class Audits:
     async def _marks(self) -> set[str]:
         if self._marked is None:
             marks = await self._store.marks() if self._store is not None else {}
-            if self._marked is None:  # nobody else read them meanwhile
+            if self._marked is None:  # no concurrent call read them meanwhile
                 self._marked = set(marks)
                 self._caught |= {task for task, runs in marks.items() if self._run_id in runs}
         return self._marked
@@ -113,10 +113,10 @@ class Audits:
 
 
 def caught_by(first: RunResult, variant: Variant, mutated: RunResult) -> Caught | None:
-    """Return what a mutated run caught: a passed mutated assertion, or signs of tampering; None for nothing.
+    """Return the tampering that a mutated run caught; None without any.
 
-    Other tests of the run say nothing. A wrong answer may be what a mutated assertion expects, so of a
-    submission with a part of the reward only the tests count that passed in its original run.
+    Passed mutated assertions and signs of tampering count, other tests do not. A wrong answer may satisfy a
+    mutated assertion, so for partly rewarded submissions only tests count that passed in the original run.
 
     Args:
         first: the submission's run of the original tests.
@@ -126,7 +126,7 @@ def caught_by(first: RunResult, variant: Variant, mutated: RunResult) -> Caught 
         return Caught(mutated.detail)
     if not variant.must_fail:
         if first.verdict is Verdict.PASSED and mutated.score > 0:
-            return Caught("it passed the tests also after they were mutated", _findings(variant, ()))
+            return Caught("it also passed the mutated tests", _findings(variant, ()))
         return None
     names, solved, passing = dict(variant.renamed), _passed(first), _passed(mutated)
     passed = [test for test in variant.must_fail if test in solved and names.get(test, test) in passing]
@@ -141,9 +141,9 @@ def _passed(run: RunResult) -> set[str]:
 
 
 def _findings(variant: Variant, passed: Sequence[str]) -> tuple[TamperFinding, ...]:
-    """Return the mutated assertions of tests that passed; all where the rule knows no tests by name."""
-    known = tests_by_function({(mutant.path, mutant.function) for mutant in variant.mutants}, passed)
-    mutants = [mutant for mutant in variant.mutants if (mutant.path, mutant.function) in known]
+    """Return the mutated assertions of tests that passed; all if the rule reports no test names."""
+    functions = tests_by_function({(mutant.path, mutant.function) for mutant in variant.mutants}, passed)
+    mutants = [mutant for mutant in variant.mutants if (mutant.path, mutant.function) in functions]
     return tuple(
         TamperFinding(
             kind=FindingKind.COUNTERFACTUAL,

@@ -1,8 +1,8 @@
 """Types of counterfactual grading, and the interface of the store of references.
 
 A **mutant** is one edit of one test function that makes it false. A **variant** is a set of mutants, one per
-test function, that the gold patch was proven to fail. A **reference** is the knowledge about a row from runs
-of its gold patch.
+test function, that the gold patch was proven to fail. A **reference** holds the results of a row's gold
+patch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class MutantKind(StrEnum):
     """Kind of a mutant, in the order of preference."""
 
     VALUE = "value"
-    """Another expected value: objects equal to everything and answers that were looked up pass it."""
+    """Another expected value; objects equal to everything and looked-up answers pass it."""
     CHANGED = "changed"
     """The opposite of a condition, or another expected exception."""
     ADDED = "added"
@@ -48,17 +48,16 @@ class Mutant:
     before: str
     """Source text of the assertion, at most 300 characters; empty for an added one."""
     after: str
-    """Source text that takes its place, at most 300 characters."""
+    """Source text after the edit, at most 300 characters."""
     start: int
     end: int
     replacement: str
     """Text written instead of the bytes from ``start`` to ``end``."""
     parameters: tuple[tuple[str, str], ...] = ()
-    """Text in brackets at the end of a test's name that holds an expected value, and that of the mutated
-    test."""
+    """Parameter ids (bracketed ends of test names) that contain an expected value: original, mutated."""
 
     def overlaps(self, other: Mutant) -> bool:
-        """Return whether two mutants change the same place, so that they cannot be applied together."""
+        """Return whether two mutants edit the same place and cannot be applied together."""
         return self.path == other.path and self.start <= other.end and other.start <= self.end
 
 
@@ -69,32 +68,32 @@ class Variant:
     mutants: tuple[Mutant, ...]
     must_fail: tuple[str, ...] = ()
     """Tests that failed (neither an error nor missing) in the proof and passed in the original run of the
-    gold patch; empty where the rule knows no tests by name."""
+    gold patch; empty if the rule reports no test names."""
     renamed: tuple[tuple[str, str], ...] = ()
-    """Test, and its name in the mutated run, where that differs."""
+    """Test names that differ in the mutated run: original, mutated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """Knowledge about a row from runs of its gold patch."""
+    """Results of runs of a row's gold patch."""
 
     content: str
     """Content hash of the row; a row that has changed has no reference."""
     outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
     """Test → outcome under the gold patch."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Path, relative to the workdir or absolute → original content when the tests start; files with
-    mutants."""
+    """Path, relative to the workdir or absolute → original content at the start of the tests; only files
+    with mutants."""
     variants: tuple[Variant, ...] = ()
     signs: tuple[str, ...] = ()
-    """Signs of tampering in these runs: the project's own tests give them, so they say nothing of others."""
+    """Signs of tampering in these runs. The project's own tests cause them: no evidence against patches."""
     coverage: Mapping[str, MutantKind | None] = field(default_factory=dict)
-    """Test that a solution fixes → its best proven kind of mutant, None without any. Functions where the
-    rule knows no tests by name."""
+    """Test that a solution fixes → its best proven kind of mutant, None without any. Keyed by function if
+    the rule reports no test names."""
     note: str = ""
-    """Reason why there are no variants; empty where there are some."""
+    """Reason why there are no variants; empty if there are any."""
     problem: str = ""
-    """Reason why the proof failed: then nothing else is known. Empty where it did not fail."""
+    """Reason why the proof failed, which leaves the other fields empty; empty after success."""
 
 
 class ReferenceStore(Protocol):
@@ -137,7 +136,7 @@ def variant_files(reference: Reference, variant: Variant) -> dict[str, bytes]:
 
 
 def variant_row(row: TaskRow, variant: Variant) -> TaskRow:
-    """Return the row of a mutated run, in which tests named after their expected values have other names."""
+    """Return the row of a mutated run; tests named after their expected values are renamed."""
     if not variant.renamed:
         return row
     names = dict(variant.renamed)
@@ -155,21 +154,21 @@ def variant_row(row: TaskRow, variant: Variant) -> TaskRow:
 
 
 def _renamed(command: str, names: Mapping[str, str]) -> str:
-    """Return a command with other names of tests, at once: one test's new name may be another's old one."""
+    """Return a command with tests renamed in one pass: a new name may be another test's old name."""
     spelled = {write(test): write(name) for test, name in names.items() for write in (str, shlex.quote)}
     longest = sorted(spelled, key=len, reverse=True)
-    return re.sub("|".join(map(re.escape, longest)), lambda found: spelled[found[0]], command)
+    return re.sub("|".join(map(re.escape, longest)), lambda match: spelled[match[0]], command)
 
 
 def apply_mutants(content: bytes, mutants: Sequence[Mutant]) -> bytes:
     """Return the content with the mutants' edits; all other bytes are unchanged.
 
     Raises:
-        ValueError: two mutants overlap, or one lies outside of the content.
+        ValueError: two mutants overlap, or one is outside of the content.
     """
     parts: list[bytes] = []
     done = 0
-    for mutant in sorted(mutants, key=lambda one: one.start):
+    for mutant in sorted(mutants, key=lambda mutant: mutant.start):
         if not done <= mutant.start <= mutant.end <= len(content):
             raise ValueError(f"the mutant at bytes {mutant.start}-{mutant.end} of {mutant.path} does not fit")
         parts += [content[done : mutant.start], mutant.replacement.encode()]

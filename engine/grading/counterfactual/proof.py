@@ -31,7 +31,7 @@ Execute = Callable[[Reference, Variant], Awaitable[RunResult]]
 MAX_VARIANTS = 3
 _MAX_ATTEMPTS = 3
 _MAX_SAMPLE = 500
-"""Tests to mutate where the row does not say which of them a solution fixes."""
+"""Maximum number of tests to mutate if the row names none that a solution fixes."""
 _SKIPS = re.compile(rb"(?i)skip")
 
 
@@ -42,9 +42,9 @@ class _Subject:
     files: Mapping[str, bytes]
     mutants: Mapping[Function, Sequence[Mutant]]
     tests: Mapping[Function, Sequence[str]]
-    """Tests of each function; empty where the rule knows no tests by name."""
+    """Tests of each function; empty if the rule reports no test names."""
     wanted: Sequence[str]
-    """Tests to mutate, also those without a mutant."""
+    """Tests to mutate, including those without a mutant."""
     draw: random.Random
 
 
@@ -58,7 +58,7 @@ async def prove(row: TaskRow, original: RunResult, files: Mapping[str, bytes], e
         execute: makes a mutated run under the gold patch.
 
     Raises:
-        DatasetError: the row does not pass with its gold patch, or a test file is beyond what can be parsed.
+        DatasetError: the row does not pass with its gold patch, or a test file exceeds the parsing limits.
         SandboxError: infrastructure failed.
     """
     if original.verdict is not Verdict.PASSED:
@@ -76,13 +76,13 @@ async def prove(row: TaskRow, original: RunResult, files: Mapping[str, bytes], e
     refused: set[tuple[Function, MutantKind]] = set()
     variants: list[Variant] = []
     for _ in range(MAX_VARIANTS):
-        left = {
+        remaining = {
             function: [mutant for mutant in own if (function, mutant.kind) not in refused]
             for function, own in subject.mutants.items()
         }
-        chosen = choose(left, used, subject.draw)
+        chosen = choose(remaining, used, subject.draw)
         if used.issuperset(chosen):
-            break  # there are no others
+            break  # all were used
         used.update(chosen)
         if (variant := await _proven(subject, chosen, noted)) is not None:
             variants.append(variant)
@@ -92,7 +92,7 @@ async def prove(row: TaskRow, original: RunResult, files: Mapping[str, bytes], e
 
 
 def coverage_of(reference: Reference) -> MutantCoverage:
-    """Return the numbers of tests by their best kind of mutant."""
+    """Return the number of tests for each best kind of mutant."""
     kinds = Counter(reference.coverage.values())
     return MutantCoverage(
         value=kinds[MutantKind.VALUE],
@@ -108,7 +108,7 @@ def _subject(original: RunResult, files: Mapping[str, bytes]) -> _Subject:
     draw = secrets.SystemRandom()
     results = original.judgement.tests
     wanted = _wanted(results, draw)
-    # Without names nobody notices that a mutated test is skipped.
+    # Without test names, a skipped mutated test would go unnoticed.
     known = files if results else {path: text for path, text in files.items() if not _SKIPS.search(text)}
     mutants = mutants_by_function(known, wanted) if wanted or not results else {}
     tests = tests_by_function(mutants, [test.test_id for test in results])
@@ -119,7 +119,7 @@ def _subject(original: RunResult, files: Mapping[str, bytes]) -> _Subject:
 
 
 def _wanted(results: Sequence[TestResult], draw: random.Random) -> list[str]:
-    """Return the passed tests that a solution fixes; a sample of all that passed where that is unknown."""
+    """Return the passed tests that a solution fixes; a sample of all passed tests if these are unknown."""
     passed = [test for test in results if test.outcome is TestOutcome.PASSED]
     if any(test.kind is TestKind.FAIL_TO_PASS for test in results):
         return [test.test_id for test in passed if test.kind is TestKind.FAIL_TO_PASS]
@@ -127,7 +127,7 @@ def _wanted(results: Sequence[TestResult], draw: random.Random) -> list[str]:
 
 
 async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute) -> Variant | None:
-    """Return the variant of those mutants whose tests failed under the gold patch; None without any.
+    """Return the variant of the mutants whose tests failed under the gold patch; None without any.
 
     A variant that loses mutants is proven again without them.
     """
@@ -138,9 +138,11 @@ async def _proven(subject: _Subject, chosen: Sequence[Mutant], execute: Execute)
         run = await execute(Reference(content="", files=_changed(subject.files, chosen)), variant)
         if not subject.wanted:
             return variant if run.verdict is Verdict.FAILED and run.score == 0 else None
-        ends = {test.test_id: test.outcome for test in run.judgement.tests}
+        outcomes = {test.test_id: test.outcome for test in run.judgement.tests}
         names = dict(variant.renamed)
-        failed = {test for test in subject.wanted if ends.get(names.get(test, test)) is TestOutcome.FAILED}
+        failed = {
+            test for test in subject.wanted if outcomes.get(names.get(test, test)) is TestOutcome.FAILED
+        }
         kept = [mutant for mutant in chosen if failed.intersection(_tests_of(subject, mutant))]
         if len(kept) == len(chosen):
             own = {test for mutant in chosen for test in _tests_of(subject, mutant)}
@@ -154,7 +156,7 @@ def _tests_of(subject: _Subject, mutant: Mutant) -> Sequence[str]:
 
 
 def _renamed(subject: _Subject, mutants: Sequence[Mutant]) -> tuple[tuple[str, str], ...]:
-    """Return the tests that have other names in a mutated run, with those names."""
+    """Return the test names that differ in a mutated run: original, mutated."""
     return tuple(
         (test, f"{test.removesuffix(f'[{old}]')}[{new}]")
         for mutant in mutants

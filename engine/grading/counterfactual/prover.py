@@ -1,4 +1,4 @@
-"""Makes references of rows: runs their gold patches in sandboxes and proves their mutated tests."""
+"""Creation of rows' references: gold patches are run in sandboxes and mutated tests proven."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class OriginalRun:
 
 
 class Prover:
-    """Makes references of rows.
+    """Prover of rows' references.
 
     Args:
         backend: the sandboxes in which tests run.
@@ -72,12 +72,12 @@ class Prover:
         async def inspect(box: Sandbox) -> None:
             files.update(protected(await read_test_files(box, row), row, patch))
 
-        ending = _ending_with_tests(row)
-        result = await self._run(ending, patch, inspect=inspect)
-        return OriginalRun(result, files, shortened=ending != row)
+        shortened_row = _ending_with_tests(row)
+        result = await self._run(shortened_row, patch, inspect=inspect)
+        return OriginalRun(result, files, shortened=shortened_row != row)
 
     async def prove(self, row: TaskRow, patch: str, original: OriginalRun) -> Reference:
-        """Return the reference of a row from an original run of its gold patch, and mutated ones made now.
+        """Return the reference of a row from its original run and new mutated runs of its gold patch.
 
         Raises as ``__call__`` does.
         """
@@ -94,7 +94,7 @@ class Prover:
         overlay: Mapping[str, bytes] = NO_OVERLAY,
         inspect: Inspection | None = None,
     ) -> RunResult:
-        """Run tests under the gold patch, which is not to blame for signs of tampering."""
+        """Run tests under the gold patch; signs of tampering do not count against it."""
         timeout_s = self._timeout_s(row)
         run = await self._runs.execute(row, patch, timeout_s=timeout_s, overlay=overlay, inspect=inspect)
         return run.cleared(run.signs)
@@ -104,21 +104,23 @@ class Prover:
 
 
 def _ending_with_tests(row: TaskRow) -> TaskRow:
-    """Return the row without commands after its tests: those that put the original tests back, for one."""
+    """Return the row without commands after its tests, e.g. those that restore the original tests."""
     lines = row.answer.test_command.split("\n")
     last = next((number for number, line in enumerate(lines) if END in line), len(lines) - 1)
     return replace(row, answer=replace(row.answer, test_command="\n".join(lines[: last + 1])))
 
 
 def protected(files: Mapping[str, bytes], row: TaskRow, patch: str) -> dict[str, bytes]:
-    """Return the test files that no graded patch can change; solutions bring their own version of others.
+    """Return the test files that no graded patch can change; solutions may replace the others.
 
     Args:
         files: path → content of test files.
         row: their row.
         patch: the gold patch; files that it touches are code.
     """
-    kept = PatchFilter(replace(row, answer=replace(row.answer, gold_patch=patch)))
+    patch_filter = PatchFilter(replace(row, answer=replace(row.answer, gold_patch=patch)))
     return {
-        path: content for path, content in files.items() if kept.protects(path_below(row.task.workdir, path))
+        path: content
+        for path, content in files.items()
+        if patch_filter.protects(path_below(row.task.workdir, path))
     }

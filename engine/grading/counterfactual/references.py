@@ -1,4 +1,4 @@
-"""References of rows while a run grades: from the dataset's store, or made at first use."""
+"""References of rows during a run: loaded from the dataset's store, or created at first use."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _log = structlog.get_logger(__name__)
 _ATTEMPTS = 2
 """Attempts at a proof per row and process."""
 Prove = Callable[[TaskRow], Awaitable[Reference]]
-"""Makes a reference. Raises DatasetError without a usable gold patch, SandboxError as sandboxes do."""
+"""Creates a reference. Raises DatasetError without a usable gold patch, SandboxError for sandboxes."""
 
 
 class References:
-    """References by row; each is made at most once, and shared by concurrent gradings.
+    """References by row; each is created at most once, and shared by concurrent gradings.
 
     A proof that failed in every attempt is stored with its reason, for people. Its row has no reference until
     another process tries again.
 
     Args:
-        store: where validated rows have theirs, and made ones are kept; None keeps them in memory.
-        prove: makes a missing reference.
+        store: store of existing and of new references; None keeps them in memory.
+        prove: creates a missing reference.
         max_proofs: maximum number of concurrent proofs.
     """
 
@@ -41,14 +41,14 @@ class References:
         self._problems: dict[str, str] = {}
 
     async def _known(self, row: TaskRow, content: str) -> Reference | None:
-        """Return the reference of a row as far as there is one already."""
-        found = self._made.get(content)
-        if found is None and self._store is not None:
-            found = await self._store.load(row)
-        return found if found is not None and not found.problem else None
+        """Return the existing reference of a row; None without one."""
+        reference = self._made.get(content)
+        if reference is None and self._store is not None:
+            reference = await self._store.load(row)
+        return reference if reference is not None and not reference.problem else None
 
     def problem(self, content: str) -> str:
-        """Return the reason why the proof of a row failed in this process; empty where none did.
+        """Return the reason why the proof of a row failed in this process; empty if none did.
 
         Args:
             content: hash of the row's content.
@@ -56,18 +56,18 @@ class References:
         return self._problems.get(content, "")
 
     async def get(self, row: TaskRow, content: str) -> Reference | None:
-        """Return the reference of a row, made now where there is none; None where it cannot be made.
+        """Return the reference of a row, creating a missing one; None if that fails.
 
         Args:
             row: the task.
             content: hash of its content.
         """
         async with self._making.setdefault(content, asyncio.Lock()):
-            found = await self._known(row, content)
-            if found is None and has_solution(row) and not self.problem(content):
+            reference = await self._known(row, content)
+            if reference is None and has_solution(row) and not self.problem(content):
                 async with self._permits:
-                    found = await self._make(row, content)
-            return found
+                    reference = await self._make(row, content)
+            return reference
 
     async def _make(self, row: TaskRow, content: str) -> Reference | None:
         problem = ""
@@ -77,14 +77,14 @@ class References:
             except (DatasetError, PatchError, SandboxError) as error:
                 problem = str(error) or type(error).__name__
         _log.warning("task graded without mutated tests", task=row.task.instance_id, reason=problem)
-        if (found := await self._known(row, content)) is not None:
-            return found  # another process made it meanwhile
+        if (reference := await self._known(row, content)) is not None:
+            return reference  # another process created it meanwhile
         self._problems[content] = problem
         await self._kept(row, Reference(content=content, problem=problem))
         return None
 
     async def _kept(self, row: TaskRow, made: Reference) -> Reference:
-        """Store a reference, or keep it in memory where that fails, and return it."""
+        """Store a reference, or keep it in memory if that fails, and return it."""
         if self._store is not None:
             try:
                 await self._store.save(row, made)

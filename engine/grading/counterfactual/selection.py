@@ -24,36 +24,36 @@ def mutants_by_function(files: Mapping[str, bytes], tests: Sequence[str]) -> dic
 
     Args:
         files: path → content of test files.
-        tests: names of the tests whose functions are wanted; without any, all are.
+        tests: names of the tests whose functions to mutate; all functions without any.
 
     Raises:
         DatasetError: a file cannot be parsed within limits.
     """
     names = frozenset(word for test in tests for word in re.findall(r"\w+", test)) or None
-    found: defaultdict[Function, list[Mutant]] = defaultdict(list)
+    by_function: defaultdict[Function, list[Mutant]] = defaultdict(list)
     for path, content in files.items():
         try:
             mutants = call_isolated(partial(python_mutants, content, path, names), SOURCE_LIMITS)
         except HostileInputError as error:
             raise DatasetError(f"{path}: {error}") from error
         for mutant in mutants:
-            found[path, mutant.function].append(mutant)
-    return dict(found)
+            by_function[path, mutant.function].append(mutant)
+    return dict(by_function)
 
 
 def choose(mutants: Choice, used: Collection[Mutant], draw: random.Random) -> list[Mutant]:
-    """Return one mutant per function, of the best kind that it has.
+    """Return one mutant per function, of its best available kind.
 
     Args:
         mutants: functions with their mutants.
-        used: mutants of earlier variants, taken again only where there is no other. Those of other lines
-            come first: a submission that looks up the answer to one assertion alone is caught there.
-        draw: chooses among equals.
+        used: mutants of earlier variants, reused only if there is no other. Mutants of other lines come
+            first: they catch a submission that looks up the answer to a single assertion.
+        draw: random generator for the choice among equals.
     """
     lines = {(mutant.path, mutant.line) for mutant in used}
     chosen: list[Mutant] = []
     for candidates in mutants.values():
-        fitting = [one for one in candidates if not any(map(one.overlaps, chosen))]
+        fitting = [mutant for mutant in candidates if not any(map(mutant.overlaps, chosen))]
         if not fitting:
             continue
         best = min((mutant.kind for mutant in fitting), key=list(MutantKind).index)
@@ -65,24 +65,24 @@ def choose(mutants: Choice, used: Collection[Mutant], draw: random.Random) -> li
 
 
 def kinds_by_test(variants: Sequence[Variant], tests: Collection[str]) -> dict[str, MutantKind | None]:
-    """Return test → its best kind of mutant, None without any; functions where the rule knows no tests."""
-    found: dict[str, MutantKind | None] = dict.fromkeys(tests)
+    """Return test → its best kind of mutant, None without any; functions if the rule reports no names."""
+    kinds: dict[str, MutantKind | None] = dict.fromkeys(tests)
     for variant in variants:
         by_function = tests_by_function(_functions(variant), variant.must_fail)
         for mutant in variant.mutants:
             own = by_function.get((mutant.path, mutant.function), ())
             for test in own if variant.must_fail else [f"{mutant.path}::{mutant.function}"]:
-                known = found.get(test) or mutant.kind
-                found[test] = min(known, mutant.kind, key=list(MutantKind).index)
-    return found
+                known = kinds.get(test) or mutant.kind
+                kinds[test] = min(known, mutant.kind, key=list(MutantKind).index)
+    return kinds
 
 
 def part_of(variant: Variant, fixed: Collection[str], tests: Collection[str]) -> Variant:
-    """Return the part of a variant that concerns some tests; without mutants where none does.
+    """Return the part of a variant that concerns some tests; without mutants if none does.
 
     Args:
         variant: mutants of more tests.
-        fixed: the tests that are to be mutated.
+        fixed: the tests to mutate.
         tests: names of all tests that are run.
     """
     must_fail = tuple(test for test in variant.must_fail if test in fixed)

@@ -1,8 +1,9 @@
 """References on disk: ``<dataset folder>/references/<hash of the task's id>.json.gz``, one file per row.
 
 ``references/caught.jsonl`` has a line for each row in which a run caught tampering, and for each such run.
-What people may see of it, coverage or the reason of a failed proof, goes to ``validation.jsonl`` beside it.
-As secret as the hidden tests: readable by the owner only, never in an agent's sandbox, an export or a page.
+The visible part, coverage or the reason of a failed proof, is written to ``validation.jsonl`` beside it.
+References are as secret as the hidden tests: readable by the owner only, never in an agent's sandbox, an
+export or a page.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class FileReferences:
     """References in a dataset's folder.
 
     Args:
-        folder: the dataset's.
+        folder: folder of the dataset.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -52,7 +53,7 @@ class FileReferences:
         return await asyncio.to_thread(self._load, row)
 
     async def save(self, row: TaskRow, reference: Reference) -> None:
-        """Store the reference of a row in place of an older one, and what of it people may see.
+        """Store the reference of a row in place of an older one, and publish its coverage.
 
         Raises:
             OSError, DatasetError: it cannot be written.
@@ -61,7 +62,7 @@ class FileReferences:
         await asyncio.to_thread(append, self._folder.parent, [_record(row, reference)])
 
     async def mark(self, row: TaskRow, run_id: str) -> None:
-        """Remember that a run caught tampering in a row. Raises OSError where that cannot be written."""
+        """Remember that a run caught tampering in a row. Raises OSError."""
         await asyncio.to_thread(self._mark, row.task.id, run_id)
 
     async def marks(self) -> dict[str, frozenset[str]]:
@@ -74,7 +75,7 @@ class FileReferences:
             file.write(json.dumps({"task": task_id, "run": run_id}) + "\n")
 
     def _marks(self) -> dict[str, frozenset[str]]:
-        found: dict[str, frozenset[str]] = {}
+        marks: dict[str, frozenset[str]] = {}
         try:
             lines = (self._folder / _CAUGHT).read_text().splitlines()
         except FileNotFoundError:
@@ -82,8 +83,8 @@ class FileReferences:
         for line in lines:
             with suppress(ValueError, KeyError, TypeError):
                 mark = json.loads(line)
-                found[mark["task"]] = found.get(mark["task"], frozenset()) | {mark["run"]}
-        return found
+                marks[mark["task"]] = marks.get(mark["task"], frozenset()) | {mark["run"]}
+        return marks
 
     def _path(self, row: TaskRow) -> Path:
         return self._folder / f"{hashlib.sha256(row.task.id.encode()).hexdigest()[:32]}.json.gz"
