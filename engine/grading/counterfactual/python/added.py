@@ -14,11 +14,11 @@ _FALSE = (
     ('"north page".split()', '["north", "pages"]'),
     ('{"total": 4}.get("total")', "6"),
 )
-"""Expressions that are not equal, of literals alone, since names may be shadowed."""
+"""Pairs of unequal expressions, made of literals only because names may be shadowed."""
 
 
 def added_mutants(source: PythonSource, function: TestFunction) -> Iterator[Mutant]:
-    """Yield mutants with one more assertion at the top of the body; it fails whatever is tested."""
+    """Yield mutants with a false assertion at the top of the body."""
     place, before, after = _place(source, function.node)
     for left, right in _FALSE:
         statement = (
@@ -38,7 +38,7 @@ def added_mutants(source: PythonSource, function: TestFunction) -> Iterator[Muta
 
 
 def _place(source: PythonSource, node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[int, str, str]:
-    """Return where the statement goes, and the text before and after it."""
+    """Return the offset at which to insert the statement, and the text before and after it."""
     first, *others = node.body
     if ast.get_docstring(node, clean=False) is not None:
         if not others:

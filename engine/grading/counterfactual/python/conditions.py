@@ -1,8 +1,8 @@
 """Mutants that negate a condition exactly, or expect another exception.
 
-Conditions are negated as a whole (``assert not (a < b)``): the methods of a solution need not make ``a >= b``
-the opposite. Beside a number they do, and there objects for which every comparison holds pass the opposite.
-No exception of a solution is an instance of a class that the test makes.
+Conditions are negated as a whole (``assert not (a < b)``), as a solution's methods need not make ``a >= b``
+the opposite. Comparisons with a literal are reversed instead, which catches objects for which all comparisons
+hold. A solution cannot raise the expected exception: its class is created in the test.
 """
 
 from __future__ import annotations
@@ -58,25 +58,27 @@ def _edits(source: PythonSource, statement: ast.stmt) -> Iterator[tuple[ast.stmt
 
 
 def _reversed(source: PythonSource, test: ast.expr) -> Iterator[Edit]:
-    """Yield edits that reverse one order beside a literal, in a condition of which all parts must hold."""
+    """Yield edits that each reverse one comparison with a literal, in a conjunction."""
     for part in conjuncts(test):
         sides = [part.left, *part.comparators] if isinstance(part, ast.Compare) else []
         for left, right in pairwise(sides):
             between = source.content[source.end(left) : source.start(right)].decode()
-            written = _ORDER.search(between)
-            if written is not None and _has_literal(left, right):
-                start = source.end(left) + written.start()
-                yield start, start + len(written[0]), _REVERSED[written[0]]
+            operator = _ORDER.search(between)
+            if operator is not None and _has_literal(left, right):
+                start = source.end(left) + operator.start()
+                yield start, start + len(operator[0]), _REVERSED[operator[0]]
 
 
 def _has_literal(*sides: ast.expr) -> bool:
     """Return whether one of two operands is a number or a string."""
-    numbers = (side.operand if isinstance(side, ast.UnaryOp) else side for side in sides)
-    return any(isinstance(one, ast.Constant) and isinstance(one.value, int | float | str) for one in numbers)
+    operands = (side.operand if isinstance(side, ast.UnaryOp) else side for side in sides)
+    return any(
+        isinstance(node, ast.Constant) and isinstance(node.value, int | float | str) for node in operands
+    )
 
 
 def _raising(source: PythonSource, statement: ast.stmt) -> Iterator[ast.Call]:
-    """Yield the calls in a statement that may expect an exception: no unknown context manager is around."""
+    """Yield the calls in a statement that may expect an exception, outside of unknown context managers."""
     match statement:
         case ast.With() | ast.AsyncWith():
             for context in (item.context_expr for item in statement.items):

@@ -19,13 +19,13 @@ class Expectation:
     """An expected value of a test, or a column of them.
 
     Args:
-        cells: expressions that all are expected values of the same assertion, edited together.
+        cells: expected values of the same assertion, edited together.
         within: smallest statement or expression with all cells.
-        tolerance: how near numbers may be.
-        boolean_only: whether only True and False decide.
-        table: decorator that holds the cells, in its order of rows.
-        name: the test's argument that takes them from there.
-        is_argument: whether the only cell is an argument of the test whose values are not known.
+        tolerance: accepted difference of numbers.
+        boolean_only: whether only True and False may be changed.
+        table: table of a decorator with the cells, in the order of its rows.
+        name: argument of the test that receives them.
+        is_argument: whether the only cell is an argument of the test with unknown values.
     """
 
     cells: tuple[ast.expr, ...]
@@ -67,7 +67,7 @@ class Expectations:
         self._tables = ParameterTable.all_of(function, self._literal)
 
     def __iter__(self) -> Iterator[tuple[Operand, Expectation]]:
-        """Yield operands of certain equalities with the expected value that each stands for."""
+        """Yield operands of certain equalities with their expected values."""
         for statement in self.statements:
             for operand in asserted(self._source, statement):
                 yield operand, self._of(operand)
@@ -77,19 +77,19 @@ class Expectations:
         alone = Expectation((node,), operand.within, operand.tolerance, operand.boolean_only)
         if not isinstance(node, ast.Name) or self._is_read_elsewhere or node.id in self._shared:
             return alone
-        if any(id(one) not in self._compared for one in self._loads[node.id]):
-            return alone  # it decides about more than equality
-        allowed = [self._compared[id(one)] for one in self._loads[node.id]]
+        if any(id(load) not in self._compared for load in self._loads[node.id]):
+            return alone  # it is not only compared for equality
+        accepted = [self._compared[id(load)] for load in self._loads[node.id]]
         tolerance = Tolerance(
-            absolute=max(one.absolute for one in allowed), relative=max(one.relative for one in allowed)
+            absolute=max(item.absolute for item in accepted), relative=max(item.relative for item in accepted)
         )
         if node.id not in self._stores:
-            found = self._of_parameter(node.id, tolerance, operand)
+            expectation = self._of_parameter(node.id, tolerance, operand)
         elif self._stores[node.id] > 1:
-            found = self._of_last_assignment(node, tolerance, operand)
+            expectation = self._of_last_assignment(node, tolerance, operand)
         else:
-            found = self._of_variable(node.id, tolerance, operand)
-        return found or alone
+            expectation = self._of_variable(node.id, tolerance, operand)
+        return expectation or alone
 
     def _of_parameter(self, name: str, tolerance: Tolerance, operand: Operand) -> Expectation | None:
         if name not in {argument.arg for argument in (*self._node.args.args, *self._node.args.kwonlyargs)}:
@@ -98,7 +98,7 @@ class Expectations:
                 return None
             return Expectation((value,), value, tolerance, operand.boolean_only)
         table = next((table for table in self._tables if name in table.names), None)
-        # A fixture that takes the same argument may decide by it.
+        # A fixture with the same argument may depend on its value.
         if table is not None and name not in self._source.fixture_arguments and table.rows:
             cells = table.column(name)
             return Expectation(cells, table.node, tolerance, operand.boolean_only, table, name)
@@ -115,7 +115,7 @@ class Expectations:
         return None
 
     def _table(self, target: ast.expr, iterated: ast.expr) -> tuple[ast.expr, Sequence[ast.expr]]:
-        """Return the part of a loop's target that takes its table's rows, and these where they are known."""
+        """Return the part of a loop's target that receives the rows of its table, and the known rows."""
         match self._literal(iterated), target:
             case ((ast.List(elts=rows) | ast.Tuple(elts=rows)), _):
                 return target, rows
@@ -131,11 +131,11 @@ class Expectations:
     def _of_last_assignment(
         self, name: ast.Name, tolerance: Tolerance, operand: Operand
     ) -> Expectation | None:
-        """Return the value of a variable that the statements of the function's own body assign by turns."""
-        assigned = [one for one in self._node.body if _assigned(one, name.id) is not None]
-        if len(assigned) < self._stores[name.id]:
+        """Return the last value assigned before a variable's use, if all its assignments are top-level."""
+        assignments = [node for node in self._node.body if _assigned(node, name.id) is not None]
+        if len(assignments) < self._stores[name.id]:
             return None
-        before = [one for one in assigned if (one.end_lineno or 0) < name.lineno]
+        before = [node for node in assignments if (node.end_lineno or 0) < name.lineno]
         value = _assigned(before[-1], name.id) if before else None
         if value is None:
             return None
@@ -151,8 +151,8 @@ class Expectations:
         else:
             once = self._source.is_used_once(node.id)
             body = self._source.tree.body
-        found = [value for one in body if (value := _assigned(one, node.id)) is not None]
-        return found[0] if once and len(found) == 1 else node
+        values = [value for statement in body if (value := _assigned(statement, node.id)) is not None]
+        return values[0] if once and len(values) == 1 else node
 
 
 def _assigned(statement: ast.AST, name: str) -> ast.expr | None:
@@ -167,7 +167,7 @@ def _assigned(statement: ast.AST, name: str) -> ast.expr | None:
 
 
 def _cells(target: ast.expr, rows: Sequence[ast.expr], name: str) -> tuple[ast.expr, ...]:
-    """Return the part of each row that a loop's target gives to a name; nothing if one is unknown."""
+    """Return the part of each row that a loop's target binds to a name; empty if one is unknown."""
     if isinstance(target, ast.Name):
         return tuple(rows) if target.id == name else ()
     if not isinstance(target, ast.Tuple | ast.List):
@@ -180,5 +180,5 @@ def _cells(target: ast.expr, rows: Sequence[ast.expr], name: str) -> tuple[ast.e
 
 
 def _breaks(loop: ast.For) -> bool:
-    """Return whether a loop may end before its last pass without an exception."""
+    """Return whether a loop may end before its last iteration without an exception."""
     return any(isinstance(node, ast.Break | ast.Return) for node in ast.walk(loop))

@@ -29,9 +29,9 @@ class TestFunction:
 
 def test_functions(tree: ast.Module) -> list[TestFunction]:
     """Return the functions that test runners collect; expected failures and ambiguous names are left out."""
-    found = list(_collect(tree.body))
-    counts = Counter(function.name for function in found)
-    return [function for function in found if counts[function.name] == 1 and _is_plain(function.node)]
+    functions = list(_collect(tree.body))
+    counts = Counter(function.name for function in functions)
+    return [function for function in functions if counts[function.name] == 1 and _is_plain(function.node)]
 
 
 test_functions.__test__ = False  # type: ignore[attr-defined]
@@ -89,7 +89,7 @@ def certain_statements(
     possible ``return``. The body of a loop over a non-empty literal counts, as it runs at least once.
 
     Args:
-        literal: returns what a name certainly stands for, and every other expression as it is.
+        literal: returns the certain value of a name, and every other expression unchanged.
     """
     for node in body:
         yield node
@@ -106,13 +106,13 @@ def certain_statements(
 
 
 def is_transparent(source: PythonSource, context: ast.expr) -> bool:
-    """Return whether a context manager lets every exception of its body pass."""
+    """Return whether a context manager propagates every exception of its body."""
     name = dotted(context.func) if isinstance(context, ast.Call) else ""
     return name in names.TRANSPARENT and not source.defines(name.rpartition(".")[2])
 
 
 def _runs_once(iterated: ast.expr, literal: Callable[[ast.expr], ast.expr]) -> bool:
-    """Return whether a loop over the expression has at least one pass."""
+    """Return whether a loop over the expression has at least one iteration."""
     match iterated:
         case ast.List(elts=elements) | ast.Tuple(elts=elements) | ast.Set(elts=elements):
             return any(not isinstance(element, ast.Starred) for element in elements)
@@ -126,7 +126,7 @@ def _runs_once(iterated: ast.expr, literal: Callable[[ast.expr], ast.expr]) -> b
 
 
 def _may_leave(body: Sequence[ast.stmt], *, in_loop: bool) -> bool:
-    """Return whether statements may end the function or, in a loop, the current pass without an exception."""
+    """Return whether statements may end the function, or a loop's current iteration, without an exception."""
     return any(
         isinstance(node, ast.Return) or (in_loop and isinstance(node, ast.Break | ast.Continue))
         for node in own_nodes(body)
@@ -144,7 +144,7 @@ def own_nodes(body: Sequence[ast.AST]) -> Iterator[ast.AST]:
 
 
 def dotted(node: ast.expr) -> str:
-    """Return the dotted name of an expression or of what it calls; empty where it has none."""
+    """Return the dotted name of an expression or of the function that it calls; empty without one."""
     match node:
         case ast.Call(func=function):
             return dotted(function)

@@ -1,7 +1,7 @@
 """Equalities that a test asserts through a helper of its file: ``same(f(x), 3)``.
 
 A helper is a module's function or a class's method whose name nothing else in the file binds. Its parameter
-counts where the helper certainly compares it, and uses it for nothing else.
+counts if the helper certainly compares it, and uses it for nothing else.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ def asserted(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
 
 
 def compared_names(function: ast.AST, find: Callable[[ast.stmt], Iterable[Operand]]) -> dict[int, Tolerance]:
-    """Return the names, by identity, that are operands of equalities or shown in messages of assertions.
+    """Return id of a name's node → tolerance, for operands of equalities and names in assertion messages.
 
     Args:
         find: returns the operands that a statement compares.
     """
-    found: dict[int, Tolerance] = {}
+    tolerances: dict[int, Tolerance] = {}
     for node in ast.walk(function):
         shown: list[ast.expr] = []
         match node:
@@ -37,37 +37,38 @@ def compared_names(function: ast.AST, find: Callable[[ast.stmt], Iterable[Operan
                 shown = [message]
             case ast.Call(keywords=keywords) if dotted(node) == "self.subTest":
                 shown = [keyword.value for keyword in keywords]
-        found.update((id(name), EXACT) for one in shown for name in ast.walk(one))
+        tolerances.update((id(name), EXACT) for expression in shown for name in ast.walk(expression))
         if isinstance(node, ast.Assert | ast.Expr):
-            found.update((id(operand.node), operand.tolerance) for operand in find(node))
-    return found
+            tolerances.update((id(operand.node), operand.tolerance) for operand in find(node))
+    return tolerances
 
 
 def _through(
     source: PythonSource, helper: ast.FunctionDef, call: ast.Call, statement: ast.stmt
 ) -> Iterator[Operand]:
     """Yield the arguments that a helper certainly compares."""
-    given = _arguments(helper, call)
-    if any(map(is_loose, given.values())) or is_introspected(helper):
+    arguments = _arguments(helper, call)
+    if any(map(is_loose, arguments.values())) or is_introspected(helper):
         return
     compared = compared_names(helper, lambda node: operands(source, node))
     seen: set[str] = set()
     for inner in certain_statements(source, helper.body, literal=lambda node: node):
         for operand in operands(source, inner):
             name = operand.node.id if isinstance(operand.node, ast.Name) else ""
-            uses = [one for one in ast.walk(helper) if isinstance(one, ast.Name) and one.id == name]
-            if name in seen or name not in given or any(id(one) not in compared for one in uses):
+            uses = [node for node in ast.walk(helper) if isinstance(node, ast.Name) and node.id == name]
+            if name in seen or name not in arguments or any(id(use) not in compared for use in uses):
                 continue
             seen.add(name)
-            allowed = [compared[id(one)] for one in uses]
+            accepted = [compared[id(use)] for use in uses]
             tolerance = Tolerance(
-                absolute=max(one.absolute for one in allowed), relative=max(one.relative for one in allowed)
+                absolute=max(item.absolute for item in accepted),
+                relative=max(item.relative for item in accepted),
             )
-            yield replace(operand, node=given[name], within=statement, tolerance=tolerance, other=None)
+            yield replace(operand, node=arguments[name], within=statement, tolerance=tolerance, other=None)
 
 
 def _helper(source: PythonSource, call: ast.Call) -> ast.FunctionDef | None:
-    """Return the function of the file that a call certainly runs; None for others."""
+    """Return the function of the file that a call certainly runs; None for other calls."""
     match call.func:
         case ast.Name(id=name):
             owner = ""
@@ -75,10 +76,10 @@ def _helper(source: PythonSource, call: ast.Call) -> ast.FunctionDef | None:
             owner = _class_of(source, call)
         case _:
             return None
-    found = source.functions.get(name)
-    if found is None or name.startswith("test"):
+    definition = source.functions.get(name)
+    if definition is None or name.startswith("test"):
         return None
-    defined_in, helper = found
+    defined_in, helper = definition
     if defined_in not in source.ancestry(owner) or helper.decorator_list:
         return None
     if any(isinstance(node, ast.Yield | ast.YieldFrom) for node in own_nodes(helper.body)):
@@ -87,7 +88,7 @@ def _helper(source: PythonSource, call: ast.Call) -> ast.FunctionDef | None:
 
 
 def _class_of(source: PythonSource, call: ast.Call) -> str:
-    """Return the name of the module's class in which a call is; a name of none outside of classes."""
+    """Return the name of the module's class that contains a call; without one ``self``, no class's name."""
     for name, node in source.classes.items():
         if node.lineno <= call.lineno <= (node.end_lineno or 0):
             return name
@@ -95,15 +96,15 @@ def _class_of(source: PythonSource, call: ast.Call) -> str:
 
 
 def _arguments(helper: ast.FunctionDef, call: ast.Call) -> Mapping[str, ast.expr]:
-    """Return parameter → argument of a call; nothing where some are not known."""
-    parameters = [one.arg for one in (*helper.args.posonlyargs, *helper.args.args)]
+    """Return parameter → argument of a call; empty if some are unknown."""
+    parameters = [argument.arg for argument in (*helper.args.posonlyargs, *helper.args.args)]
     if isinstance(call.func, ast.Attribute):
         del parameters[:1]
-    if len(call.args) > len(parameters) or any(isinstance(one, ast.Starred) for one in call.args):
+    if len(call.args) > len(parameters) or any(isinstance(value, ast.Starred) for value in call.args):
         return {}
-    given = dict(zip(parameters, call.args, strict=False))
+    arguments = dict(zip(parameters, call.args, strict=False))
     for keyword in call.keywords:
         if keyword.arg is None:
             return {}
-        given[keyword.arg] = keyword.value
-    return given
+        arguments[keyword.arg] = keyword.value
+    return arguments

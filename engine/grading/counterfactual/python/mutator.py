@@ -13,12 +13,12 @@ from engine.grading.counterfactual.python.values import value_mutants
 
 
 def python_mutants(content: bytes, path: str, names: Collection[str] | None = None) -> Sequence[Mutant]:
-    """Return the mutants of test functions, of each in the order of preference.
+    """Return the mutants of test functions, in the order of preference within each.
 
     Args:
         content: bytes of the file; one that cannot be parsed has no mutants.
-        path: path that the mutants name.
-        names: names of the functions wanted; None for all.
+        path: path recorded in the mutants.
+        names: names of the functions to mutate; None for all.
     """
     try:
         source = PythonSource(content, path)

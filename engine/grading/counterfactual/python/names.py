@@ -12,7 +12,7 @@ EQUALITIES = frozenset({
 })  # fmt: skip
 """Methods that pass where their first two arguments are equal."""
 FUNCTION_EQUALITIES = frozenset({"eq_", "assert_equal", "assert_equals"})
-"""Functions of that kind, as ``nose.tools`` and helpers of projects name them."""
+"""Functions with the same meaning, in ``nose.tools`` and helpers of projects."""
 ALMOST_EQUALITIES = frozenset({"assertAlmostEqual", "assertAlmostEquals", "failUnlessAlmostEqual"})
 """Methods that compare numbers within a tolerance."""
 ARRAY_EQUALITIES = frozenset({
@@ -43,7 +43,8 @@ OPERATORS = {
 }  # fmt: skip
 """Method → operator between its first two arguments that holds where it passes.
 
-Methods that compare by ``!=``, by differences or element by element have none: classes define each of these.
+Left out are methods that compare by ``!=``, by differences or element by element: a class may define each of
+these separately.
 """
 TOLERANCES = frozenset({"msg", "places", "delta"})
 """Keyword arguments that a method and its opposite share."""
@@ -55,7 +56,7 @@ INTROSPECTION = frozenset({
     "locals", "vars", "globals", "eval", "exec", "_getframe", "currentframe", "format_map", "getfixturevalue",
     "callspec", "funcargs",
 })  # fmt: skip
-"""Names by which code reads the variables of a test."""
+"""Names with which code reads the variables of a test."""
 TRANSPARENT = frozenset({
     "open", "io.open", "self.subTest", "self.settings", "self.modify_settings", "override_settings",
     "modify_settings", "self.assertNumQueries", "self.assertWarns", "self.assertWarnsRegex",
@@ -67,9 +68,9 @@ TRANSPARENT = frozenset({
     "NamedTemporaryFile", "np.errstate", "numpy.errstate", "localcontext", "decimal.localcontext",
     "redirect_stdout", "redirect_stderr", "contextlib.redirect_stdout", "contextlib.redirect_stderr",
 })  # fmt: skip
-"""Context managers that let every exception of their body pass."""
+"""Context managers that propagate every exception of their body."""
 NOT_RUN = ("xfail", "expectedfailure", "fixture", "property", "overload")
-"""Parts of decorators' names: the function is no test, or may fail."""
+"""Parts of decorators' names that mark a function as no test, or as allowed to fail."""
 OTHER = (
     "(lambda v: {True.__class__: lambda: not v, None.__class__: lambda: 0, (0).__class__: lambda: v + 1, "
     '(0.5).__class__: lambda: v * v + 2.5, "".__class__: lambda: v + "x", b"".__class__: lambda: v + b"x", '
@@ -77,4 +78,4 @@ OTHER = (
     '{}.__class__: lambda: {**v, "other": v}}.get(v.__class__, lambda: (v, "other"))())'
 )
 """Function that returns a value unequal to its argument, of the same class where that is well known. It uses
-literals alone, as a test file may give the names of classes another meaning."""
+literals only, as a test file may redefine the names of classes."""

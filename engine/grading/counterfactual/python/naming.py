@@ -1,4 +1,4 @@
-"""Names of Python tests in reports and logs, compared with functions."""
+"""Matching of test names in reports and logs to Python functions."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ def tests_by_function(
 ) -> Mapping[tuple[str, str], Sequence[str]]:
     """Return the tests that certainly run each function, given by path and dotted name.
 
-    A test runs the function with the most words of its name, in its file where it names one; a test that
-    several functions may stand for belongs to none.
+    A test runs the function that shares the most words with its name, in its file if it names one. A test
+    with several such functions is left out.
     """
     by_name: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for function in functions:
         by_name[function[1].rpartition(".")[2]].append(function)
-    found: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    matches: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for test in tests:
         name = test.partition("[")[0]
-        words = frozenset(re.findall(r"\w+", name.partition("::")[2] or name))  # a file may be named so, too
-        known = [
+        # Without the path: a file may have the same name.
+        words = frozenset(re.findall(r"\w+", name.partition("::")[2] or name))
+        candidates = [
             function for word in words for function in by_name.get(word, ()) if _may_be_in(test, function[0])
         ]
-        # A method may run as that of a subclass, whose name the test has instead.
-        ranks = [len(words & set(name.split("."))) for _, name in known]
-        best = [function for function, rank in zip(known, ranks, strict=True) if rank == max(ranks)]
+        # An inherited method may run under the name of a subclass.
+        ranks = [len(words & set(name.split("."))) for _, name in candidates]
+        best = [function for function, rank in zip(candidates, ranks, strict=True) if rank == max(ranks)]
         if len(best) == 1:
-            found[best[0]].append(test)
-    return found
+            matches[best[0]].append(test)
+    return matches
 
 
 tests_by_function.__test__ = False  # type: ignore[attr-defined]

@@ -17,13 +17,13 @@ _PLACES = 7
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Difference up to which two numbers may count as equal."""
+    """Difference up to which two numbers count as equal."""
 
     absolute: float = 0.0
     relative: float = 0.0
 
     def of(self, value: complex) -> float:
-        """Return the largest difference from a value that may count."""
+        """Return the largest accepted difference from a value."""
         return max(self.absolute, self.relative * abs(value))
 
 
@@ -37,9 +37,9 @@ class Operand:
     Args:
         node: the operand.
         within: smallest statement or expression to show as evidence.
-        tolerance: how near numbers may be.
-        boolean_only: whether only True and False decide, as beside ``is``.
-        other: the other operand; None where there are several, or a tolerance.
+        tolerance: accepted difference of numbers.
+        boolean_only: whether only True and False may be changed, as in comparisons by ``is``.
+        other: the other operand; None if there are several, or a tolerance.
         is_second: whether it comes after the other one.
     """
 
@@ -52,7 +52,7 @@ class Operand:
 
 
 def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
-    """Yield the operands that a statement compares, where it fails unless they are equal."""
+    """Yield the operands that must be equal for a statement to succeed."""
     match statement:
         case ast.Assert(test=test):
             for comparison in conjuncts(test):
@@ -75,15 +75,15 @@ def conjuncts(test: ast.expr) -> Iterator[ast.expr]:
 
 
 def _inside(test: ast.expr) -> ast.expr:
-    """Return the comparison that a condition asks of all elements; other conditions as they are."""
+    """Return the comparison inside ``all(…)`` or ``(…).all()``; other conditions unchanged."""
     match test:
         case ast.Call(func=ast.Attribute(value=ast.Compare() as compared, attr="all"), args=[], keywords=[]):
             return compared if any(map(_is_list, [compared.left, *compared.comparators])) else test
         case ast.Call(
             func=ast.Name(id="all"),
-            args=[ast.GeneratorExp(elt=found, generators=[ast.comprehension(iter=among, ifs=[])])],
-        ) if _is_list(among):
-            return found
+            args=[ast.GeneratorExp(elt=comparison, generators=[ast.comprehension(iter=elements, ifs=[])])],
+        ) if _is_list(elements):
+            return comparison
     return test
 
 
@@ -99,15 +99,15 @@ def _compared(source: PythonSource, test: ast.expr, statement: ast.stmt) -> Iter
     sides = [test.left, *test.comparators]
     loose = [side for side in sides if is_loose(side)]
     for place, side in enumerate(sides):
-        beside = test.ops[max(0, place - 1) : place + 1]
-        equal = any(isinstance(operator, ast.Eq) for operator in beside)
-        if not equal and not any(isinstance(operator, ast.Is) for operator in beside):
+        operators = test.ops[max(0, place - 1) : place + 1]
+        equal = any(isinstance(operator, ast.Eq) for operator in operators)
+        if not equal and not any(isinstance(operator, ast.Is) for operator in operators):
             continue
         if not loose:
             other = sides[1 - place] if len(sides) == 2 else None
             yield Operand(side, statement, boolean_only=not equal, other=other, is_second=place == 1)
-        elif loose == [side] and equal and (found := _approximated(source, side)) is not None:
-            yield Operand(found[0], statement, found[1])
+        elif loose == [side] and equal and (approximated := _approximated(source, side)) is not None:
+            yield Operand(approximated[0], statement, approximated[1])
 
 
 def is_loose(expression: ast.expr) -> bool:
@@ -124,10 +124,10 @@ def _approximated(source: PythonSource, call: ast.expr) -> tuple[ast.expr, Toler
         return None
     if isinstance(call.func, ast.Name) and not _is_imported(source.tree, "approx", "pytest"):
         return None
-    given = {keyword.arg: _number(keyword.value) for keyword in call.keywords}
-    if not given.keys() <= {"rel", "abs"} or None in given.values():
+    options = {keyword.arg: _number(keyword.value) for keyword in call.keywords}
+    if not options.keys() <= {"rel", "abs"} or None in options.values():
         return None
-    relative, absolute = given.get("rel", _RELATIVE), given.get("abs", _ABSOLUTE)
+    relative, absolute = options.get("rel", _RELATIVE), options.get("abs", _ABSOLUTE)
     return call.args[0], Tolerance(absolute=absolute or 0.0, relative=relative or 0.0)
 
 
@@ -139,7 +139,7 @@ def _number(node: ast.expr) -> float | None:
 def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Iterator[Operand]:
     """Yield the arguments of an assertion that two values are equal."""
     first = call.args[:2]
-    if len(first) < 2 or any(isinstance(one, ast.Starred) for one in first):
+    if len(first) < 2 or any(isinstance(value, ast.Starred) for value in first):
         return
     if any(map(is_loose, first)):
         return
@@ -153,17 +153,17 @@ def _arguments(source: PythonSource, call: ast.Call, statement: ast.stmt) -> Ite
             yield Operand(first[0], statement, other=first[1])
             yield Operand(first[1], statement, other=first[0], is_second=True)
     elif owner == "self" and name == "assertIs":
-        yield from (Operand(one, statement, boolean_only=True) for one in first)
+        yield from (Operand(value, statement, boolean_only=True) for value in first)
     elif owner == "self" and name in names.ALMOST_EQUALITIES:
         if (tolerance := _almost(call)) is not None:
-            yield from (Operand(one, statement, tolerance) for one in first)
+            yield from (Operand(value, statement, tolerance) for value in first)
     elif name in names.ARRAY_EQUALITIES and _is_of_numpy(source.tree, owner, name):
         if call.keywords or len(call.args) != 2:
             return
         # A scalar equals every element of an empty array, whatever it is.
-        for one in first:
-            inner = one.args[0] if isinstance(one, ast.Call) and len(one.args) == 1 else one
-            if _is_list(inner) and (inner is one or dotted(one) in ("np.array", "numpy.array")):
+        for value in first:
+            inner = value.args[0] if isinstance(value, ast.Call) and len(value.args) == 1 else value
+            if _is_list(inner) and (inner is value or dotted(value) in ("np.array", "numpy.array")):
                 yield Operand(inner, statement)
 
 
@@ -186,15 +186,15 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _almost(call: ast.Call) -> Tolerance | None:
-    """Return the tolerance of ``assertAlmostEqual``; None where it is not constant."""
-    given = {keyword.arg: _number(keyword.value) for keyword in call.keywords if keyword.arg != "msg"}
+    """Return the tolerance of ``assertAlmostEqual``; None if it is not constant."""
+    options = {keyword.arg: _number(keyword.value) for keyword in call.keywords if keyword.arg != "msg"}
     if len(call.args) > 2:
-        given["places"] = _number(call.args[2])
-    if not given:
-        given["places"] = _PLACES
-    if set(given) == {"places"} and (places := given["places"]) is not None:
+        options["places"] = _number(call.args[2])
+    if not options:
+        options["places"] = _PLACES
+    if set(options) == {"places"} and (places := options["places"]) is not None:
         return Tolerance(absolute=10.0**-places)
-    if set(given) == {"delta"} and (delta := given["delta"]) is not None:
+    if set(options) == {"delta"} and (delta := options["delta"]) is not None:
         return Tolerance(absolute=delta)
     return None
 
@@ -215,7 +215,7 @@ def _is_imported(tree: ast.Module, name: str, module: str) -> bool:
 
 
 def _is_literal(node: ast.expr) -> bool:
-    """Return whether a node is made of literals alone."""
+    """Return whether a node consists of literals only."""
     try:
         ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):

@@ -10,7 +10,7 @@ from itertools import islice, product
 from engine.grading.counterfactual.python.functions import TestFunction, dotted
 
 Literal = Callable[[ast.expr], ast.expr]
-"""Returns what a name stands for, and every other expression as it is."""
+"""Returns the value of a name, and every other expression unchanged."""
 _MAX_NAMES = 10_000
 
 
@@ -20,9 +20,9 @@ class _Row:
 
     Args:
         arguments: names of the arguments.
-        number: its number, from 0.
+        number: index of the row, from 0.
         cells: expressions of its values.
-        given: its name where the table gives one.
+        given: name set by the table; None without one.
     """
 
     arguments: Sequence[str]
@@ -31,7 +31,7 @@ class _Row:
     given: str | None
 
     def name(self, place: int = -1, changed: ast.expr | None = None) -> str | None:
-        """Return its name, or that with another value in a place; None if unknown."""
+        """Return the row's name, optionally with one changed cell; None if unknown."""
         if self.given is not None:
             return self.given
         cells = [
@@ -43,14 +43,14 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class ParameterTable:
-    """Table of a decorator.
+    """Table of a ``parametrize`` decorator.
 
     Args:
         names: argument names.
         node: expression with the rows.
         rows: the rows; those with marks are left out.
-        around: parts of the names of tests before and after those of this table's rows, which other
-            decorators add; nothing where they are not known.
+        around: parts that other decorators add to the names of tests before and after this table's rows;
+            empty if unknown.
     """
 
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class ParameterTable:
         return tuple(row.cells[self.names.index(name)] for row in self.rows)
 
     def row_names(self) -> list[str] | None:
-        """Return the names of all rows; None where one is not known or two are equal and get numbers."""
+        """Return the names of all rows; None if one is unknown or two are equal, which pytest numbers."""
         names = [name for row in self.rows if (name := row.name()) is not None]
         elements = self.node.elts if isinstance(self.node, ast.List | ast.Tuple) else []
         return names if len(names) == len(elements) == len({*names}) else None
@@ -84,9 +84,9 @@ class ParameterTable:
     def renamed(
         self, name: str, new: Mapping[int, ast.expr]
     ) -> tuple[list[int], tuple[tuple[str, str], ...]]:
-        """Return the rows in which an argument may change, and old and new names of those named otherwise.
+        """Return the rows in which an argument may change, and old and new names of the renamed ones.
 
-        Rows whose names are not known stay, and those of equal names, which pytest numbers.
+        Rows with unknown names are unchanged, and rows with equal names, which pytest numbers.
 
         Args:
             name: the argument.
@@ -103,10 +103,12 @@ class ParameterTable:
         ]
         while True:
             names = [after[number] if number in kept else known for number, known in enumerate(old)]
-            twice = [one for one in kept if names[one] != old[one] and names.count(names[one]) > 1]
-            if not twice:
+            duplicates = [
+                number for number in kept if names[number] != old[number] and names.count(names[number]) > 1
+            ]
+            if not duplicates:
                 break
-            kept = [number for number in kept if number not in twice]
+            kept = [number for number in kept if number not in duplicates]
         changed = [(old[number], names[number]) for number in kept if old[number] != names[number]]
         return kept, tuple(
             (f"{first}{before}{last}", f"{first}{now}{last}")
@@ -118,7 +120,7 @@ class ParameterTable:
 def _around(
     before: Sequence[list[str] | None], after: Sequence[list[str] | None]
 ) -> tuple[tuple[str, str], ...]:
-    """Return the parts of names before and after those of a table's rows; nothing if some are not known."""
+    """Return the parts of names before and after a table's rows; empty if some are unknown."""
     first, last = ([part for part in parts if part is not None] for parts in (before, after))
     if len(first) < len(before) or len(last) < len(after):
         return ()
@@ -148,20 +150,22 @@ def _table(call: ast.expr, literal: Literal) -> ParameterTable | None:
 
 
 def _texts(node: ast.expr) -> tuple[str, ...]:
-    """Return the elements of a list of texts, or of one text with commas; nothing for others."""
+    """Return the elements of a list of strings, or of a comma-separated string; empty for others."""
     match node:
         case ast.Constant(value=str(text)):
             return tuple(name.strip() for name in text.split(",") if name.strip())
         case ast.Tuple(elts=elements) | ast.List(elts=elements):
-            found = [
-                one.value for one in elements if isinstance(one, ast.Constant) and isinstance(one.value, str)
+            texts = [
+                element.value
+                for element in elements
+                if isinstance(element, ast.Constant) and isinstance(element.value, str)
             ]
-            return tuple(found) if len(found) == len(elements) else ()
+            return tuple(texts) if len(texts) == len(elements) else ()
     return ()
 
 
 def _row(row: ast.expr, names: Sequence[str], number: int, given: str | None) -> _Row | None:
-    """Return a row; None for one that is not known or has marks."""
+    """Return a row; None if it is unknown or has marks."""
     if isinstance(row, ast.Call) and dotted(row).rpartition(".")[2] == "param":
         cells: Sequence[ast.expr] = row.args
         match row.keywords:
@@ -175,13 +179,13 @@ def _row(row: ast.expr, names: Sequence[str], number: int, given: str | None) ->
         cells = [row]
     else:
         cells = row.elts if isinstance(row, ast.Tuple | ast.List) else []
-    if len(cells) != len(names) or any(isinstance(one, ast.Starred) for one in cells):
+    if len(cells) != len(names) or any(isinstance(cell, ast.Starred) for cell in cells):
         return None
     return _Row(names, number, cells, given)
 
 
 def _id(cell: ast.expr, name: str, number: int) -> str | None:
-    """Return the part of a row's name that pytest makes of a value; None where it is not known."""
+    """Return the part of a row's name that pytest derives from a value; None if unknown."""
     if isinstance(cell, ast.List | ast.Tuple | ast.Dict | ast.Set):
         return f"{name}{number}"
     try:

@@ -14,7 +14,7 @@ from engine.grading.counterfactual.python import names
 from engine.python_syntax import parse_python
 
 Edit = tuple[int, int, str]
-"""First byte, byte after the last, text instead."""
+"""First byte, byte after the last, replacement."""
 _MAX_TEXT = 300
 _MAX_BYTES = 2 << 20
 
@@ -24,7 +24,7 @@ class PythonSource:
 
     Args:
         content: bytes of the file.
-        path: path that its mutants name.
+        path: path recorded in its mutants.
 
     Raises:
         ValueError: it is not UTF-8, too long, or not in this interpreter's grammar.
@@ -38,7 +38,7 @@ class PythonSource:
         text = content.removeprefix(BOM_UTF8).decode("utf-8")
         self.tree = parse_python(text)
         self.bound = _bindings(self.tree)
-        """How often each name is bound in the module, in any scope."""
+        """Number of bindings of each name in the module, in any scope."""
         self._reads = Counter(
             node.id
             for node in ast.walk(self.tree)
@@ -50,10 +50,10 @@ class PythonSource:
         self.classes = {node.name: node for node in self.tree.body if isinstance(node, ast.ClassDef)}
         """The module's classes by name."""
         self.functions = self._functions()
-        """Functions and methods whose name nothing else binds → name of their class, and node."""
+        """Name of a function or method that nothing else binds → name of its class, and node."""
         self.fixture_arguments = _fixture_arguments(self.tree)
         self.is_introspected = is_introspected(self.tree)
-        self._line_starts = [0, *(found.end() for found in re.finditer(rb"\r\n|\r|\n", content))]
+        self._line_starts = [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", content))]
         self._first_column = len(content) - len(content.removeprefix(BOM_UTF8))
 
     def is_used_once(self, name: str) -> bool:
@@ -61,18 +61,18 @@ class PythonSource:
         return self.bound[name] == 1 and self._reads[name] == 1
 
     def defines(self, name: str) -> bool:
-        """Return whether the module gives a name a meaning of its own: no import of a library's."""
+        """Return whether the module itself defines a name; imports do not count."""
         return name in self._defined
 
     def ancestry(self, name: str) -> list[str]:
-        """Return the name of a class, and those of the classes from which it takes methods first."""
-        found = [name]
-        while (node := self.classes.get(found[-1])) is not None and node.bases:
+        """Return the names of a class and of its chain of first base classes."""
+        chain = [name]
+        while (node := self.classes.get(chain[-1])) is not None and node.bases:
             first = node.bases[0]
-            if not isinstance(first, ast.Name) or first.id in found:
+            if not isinstance(first, ast.Name) or first.id in chain:
                 break
-            found.append(first.id)
-        return found
+            chain.append(first.id)
+        return chain
 
     def _functions(self) -> dict[str, tuple[str, ast.FunctionDef]]:
         assigned = {
@@ -112,7 +112,7 @@ class PythonSource:
         return self._line_starts[line - 1] + column + (self._first_column if line == 1 else 0)
 
     def edited(self, start: int, end: int, edits: Sequence[Edit]) -> str:
-        """Return the text between two offsets after the edits that lie there."""
+        """Return the text between two offsets with the edits inside applied."""
         parts, done = [], start
         for first, last, text in sorted(edits):
             if start <= first and last <= end:
@@ -121,7 +121,7 @@ class PythonSource:
         return b"".join([*parts, self.content[done:end]]).decode()
 
     def before(self, statement: ast.stmt) -> tuple[int, str, str]:
-        """Return where a statement before another one goes, and the text before and after it."""
+        """Return the offset for a new statement before another one, and the text before and after it."""
         parts = [*getattr(statement, "decorator_list", []), statement]
         start = min(self.start(part) for part in parts)
         line_start = self._line_starts[min(part.lineno for part in parts) - 1]
@@ -138,11 +138,11 @@ class PythonSource:
         edits: Sequence[Edit],
         kind: MutantKind,
     ) -> Mutant | None:
-        """Return the mutant that makes edits; None where the statement or expression then does not parse.
+        """Return the mutant with the given edits; None if the edited statement or expression does not parse.
 
         Args:
-            within: smallest node to show as evidence, which contains edits.
-            edits: first byte, byte after the last, and the text instead, of each; they do not overlap.
+            within: smallest node that contains the edits, shown as evidence.
+            edits: edits that do not overlap.
         """
         first, last = self.start(within), self.end(within)
         start, end = min(edit[0] for edit in edits), max(edit[1] for edit in edits)
@@ -165,7 +165,7 @@ class PythonSource:
 
 
 def is_introspected(tree: ast.AST) -> bool:
-    """Return whether code may read variables without their names in its syntax."""
+    """Return whether code may read variables by introspection."""
     return any(
         getattr(node, "id", "") in names.INTROSPECTION or getattr(node, "attr", "") in names.INTROSPECTION
         for node in ast.walk(tree)
@@ -173,7 +173,7 @@ def is_introspected(tree: ast.AST) -> bool:
 
 
 def _fixture_arguments(tree: ast.Module) -> set[str]:
-    """Return the arguments of decorated functions that are no tests: fixtures get those of tests, too."""
+    """Return the arguments of decorated functions that are no tests: fixtures may receive those of tests."""
     return {
         argument.arg
         for node in ast.walk(tree)
@@ -194,16 +194,16 @@ def _defined_name(node: ast.AST) -> str:
 
 
 def _bindings(tree: ast.Module) -> Counter[str]:
-    """Return how often each name is bound in a module, in any scope."""
-    found: Counter[str] = Counter()
+    """Return the number of bindings of each name in a module, in any scope."""
+    counts: Counter[str] = Counter()
     for node in ast.walk(tree):
         match node:
             case ast.Name(id=name, ctx=ast.Store() | ast.Del()) | ast.arg(arg=name):
-                found[name] += 1
+                counts[name] += 1
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-                found[name] += 1
+                counts[name] += 1
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
-                found.update((alias.asname or alias.name).partition(".")[0] for alias in aliases)
+                counts.update((alias.asname or alias.name).partition(".")[0] for alias in aliases)
             case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)):
-                found[name] += 1
-    return found
+                counts[name] += 1
+    return counts

@@ -2,7 +2,7 @@
 
 A literal is changed where it is written: in the assertion, in a variable that is only compared, in a table.
 Where the expected side of an equality is computed, a function around it returns another value.
-Sound for every solution, not only for the gold patch: no value satisfies an assertion before and after.
+Sound for every solution, not only for the gold patch: no value satisfies an assertion both before and after.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _MAX_OPERANDS = 100
 _MAX_LEAVES = 20
 _CHOICES = 3
 _SHIFTS = range(1, _CHOICES + 1)
-"""Other values of each literal, as many as a row has variants."""
+"""Differences of other values from a literal, one for each variant of a row."""
 _BUILD = re.compile(r"(?<=\w)[^\w\n]{0,3}[+#;?]")
-"""Start of what versions, addresses and header fields may leave out of a comparison."""
+"""Start of the part of versions, addresses and header fields that comparisons may ignore."""
 _EXPECTED = re.compile(r"(?i)expect|want|correct|should|golden|truth")
 _ACTUAL = re.compile(r"(?i)actual|result|got|found|output|response")
 _OTHER_ITEM = '("other",)'
@@ -47,15 +47,15 @@ class _ValueMutants:
 
     def all(self) -> Iterator[Mutant | None]:
         """Yield the mutants of literals, then those of computed values that are compared with no literal."""
-        literal: set[int] = set()
-        found = list(islice(self._expectations, _MAX_OPERANDS))
-        for operand, expectation in found:
+        with_literal: set[int] = set()
+        expected_operands = list(islice(self._expectations, _MAX_OPERANDS))
+        for operand, expectation in expected_operands:
             for edits in self._literal_edits(expectation):
                 if (mutant := self._in_rows(expectation, edits)) is not None:
-                    literal |= {id(operand.node), id(operand.other)}
+                    with_literal |= {id(operand.node), id(operand.other)}
                     yield mutant
-        for operand, expectation in found:
-            if id(operand.node) not in literal and _is_expected(operand):
+        for operand, expectation in expected_operands:
+            if id(operand.node) not in with_literal and _is_expected(operand):
                 yield from self._computed(operand, expectation)
         for statement in self._expectations.statements:
             yield from self._memberships(statement)
@@ -70,7 +70,7 @@ class _ValueMutants:
             yield {row: edits[number % len(edits)] for row, edits in enumerate(choices) if edits}
 
     def _computed(self, operand: Operand, found: Expectation) -> Iterator[Mutant | None]:
-        """Yield the mutants in which a function returns another value than the expected one."""
+        """Yield the mutants in which a function replaces the expected value by another one."""
         if operand.boolean_only or found.tolerance != EXACT:
             return
         mutant = None
@@ -81,7 +81,7 @@ class _ValueMutants:
         yield mutant
 
     def _in_rows(self, found: Expectation, edits: dict[int, Edit]) -> Mutant | None:
-        """Return the mutant with edits of cells; rows stay whose tests would have unknown names."""
+        """Return the mutant with edits of cells; rows with unknown new names of tests are unchanged."""
         renamed: tuple[tuple[str, str], ...] = ()
         if found.table is not None:
             new = {row: self._changed(found.cells[row], edit) for row, edit in edits.items()}
@@ -110,15 +110,17 @@ class _ValueMutants:
             body = body[1:]
         place, before, after = self._source.before(body[0])
         text = f"{before}{name} = {names.OTHER}({name}){after}"
-        found = self._mutant(operand.within, [(place, place, text)])
-        return replace(found, after=f"{name} = other({name}); {found.after}") if found is not None else None
+        mutant = self._mutant(operand.within, [(place, place, text)])
+        return (
+            replace(mutant, after=f"{name} = other({name}); {mutant.after}") if mutant is not None else None
+        )
 
     def _memberships(self, statement: ast.stmt) -> Iterator[Mutant | None]:
-        """Yield the mutants of ``in``: another item, or a collection of another one."""
+        """Yield the mutants of ``in``: another item, or a collection of another item."""
         match statement:
-            case ast.Assert(test=ast.Compare(left=item, ops=[ast.In()], comparators=[among])):
+            case ast.Assert(test=ast.Compare(left=item, ops=[ast.In()], comparators=[collection])):
                 pass
-            case ast.Expr(value=ast.Call(args=[item, among]) as call) if dotted(call) == "self.assertIn":
+            case ast.Expr(value=ast.Call(args=[item, collection]) as call) if dotted(call) == "self.assertIn":
                 if self._source.defines("assertIn"):
                     return
             case _:
@@ -126,8 +128,8 @@ class _ValueMutants:
         if isinstance(item, ast.Constant) and isinstance(item.value, str):
             edit = (self._source.start(item), self._source.end(item), repr(item.value + _OTHER_WORDS))
             yield self._mutant(statement, [edit])
-        elif isinstance(among, ast.List | ast.Tuple | ast.Set):
-            edit = (self._source.start(among), self._source.end(among), f"[{_OTHER_ITEM}]")
+        elif isinstance(collection, ast.List | ast.Tuple | ast.Set):
+            edit = (self._source.start(collection), self._source.end(collection), f"[{_OTHER_ITEM}]")
             yield self._mutant(statement, [edit])
 
     def _edits(self, cell: ast.expr, found: Expectation) -> list[Edit]:
@@ -148,7 +150,7 @@ class _ValueMutants:
 
 
 def _is_expected(operand: Operand) -> bool:
-    """Return whether an operand of an equality is the expected one rather than what is tested."""
+    """Return whether an operand of an equality is the expected one rather than the tested one."""
     other = operand.other
     if other is None:
         return False
@@ -157,14 +159,14 @@ def _is_expected(operand: Operand) -> bool:
 
 
 def _rank(node: ast.expr) -> int:
-    """Return how much an operand looks like what is tested."""
-    calls = sum(isinstance(one, ast.Call | ast.Await) for one in ast.walk(node))
+    """Return a rank of an operand: the higher, the more it looks like the tested one."""
+    calls = sum(isinstance(child, ast.Call | ast.Await) for child in ast.walk(node))
     name = getattr(node, "id", "")
     return calls + bool(_ACTUAL.search(name)) - bool(_EXPECTED.search(name))
 
 
 def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
-    """Yield the constants that decide alone whether the whole is equal."""
+    """Yield the constants that can each make the whole unequal."""
     match node:
         case ast.Constant():
             yield node
@@ -207,9 +209,9 @@ def _others(value: object, tolerance: Tolerance) -> list[object]:
 
 
 def _other_text(text: str, shift: int) -> str:
-    """Return a text with another letter or digit at the end of what comparisons of its kind count."""
-    found = _BUILD.search(text)
-    for place in reversed(range(found.start() if found is not None else len(text))):
+    """Return a text with another letter or digit at the end of the part that comparisons consider."""
+    build = _BUILD.search(text)
+    for place in reversed(range(build.start() if build is not None else len(text))):
         for first, size in (("0", 10), ("a", 26), ("A", 26)):
             offset = ord(text[place]) - ord(first)
             if 0 <= offset < size:
