@@ -41,13 +41,13 @@ class Evidence:
     forged: bool = False
     """Output that imitates the grader's was found."""
     signs: tuple[str, ...] = ()
-    """Signs of tampering that an honest project's own tests may give as well: changes to the test runner and
-    to test files while the tests ran. Those of the gold patch's runs do not count."""
+    """Signs of tampering that an honest project's own tests may cause as well: changes to the test runner and
+    to test files while the tests ran. Signs that the gold patch's runs show as well do not count."""
     data_signs: tuple[str, ...] = ()
-    """Such signs of test data and of constants in test files that changed while the tests ran. They count
-    only against a reward, and only where the row has a solution whose runs can show the same."""
+    """Signs that test data or constants in test files changed while the tests ran. They count only against a
+    reward, and only if the row has a solution whose runs can show the same signs."""
     disk_full: bool = False
-    """The sandbox had no room left when the tests ended, so that reports may be missing or cut off."""
+    """The sandbox's disk was full when the tests ended, so reports may be missing or truncated."""
     signed: TestRun | None = None
     """The driver's signed report, where the command runs the driver."""
     record_wanted: bool = False
@@ -56,7 +56,7 @@ class Evidence:
     record_parsed: str = ""
     """Record as the row's own parser script prints it; empty where the row has none."""
     cases: Mapping[tuple[str, str], TestCase] = field(default_factory=dict)
-    """Cases of the JUnit report that the script was told to write."""
+    """Cases of the JUnit report that the script wrote."""
     rewards: Mapping[str, float] = field(default_factory=dict)
     """Rewards in the verifier's reward file."""
 
@@ -76,17 +76,17 @@ class Judgement:
     detail: str = ""
     """Description of the failure for display; empty when the patch passed."""
     signs: tuple[str, ...] = ()
-    """Contradictions of the sources of evidence in the patch's favour: signs of tampering as those of
+    """Contradictions between sources of evidence in the patch's favour: signs of tampering like those of
     ``Evidence``, whatever ``passed`` is."""
     overlooked: tuple[str, ...] = ()
-    """Failed tests beside the script's success (see ``overlooked``). They fail the run, unless they are known
-    from runs of the gold patch."""
+    """Tests that failed although the script succeeded (see ``overlooked``). They fail the run, unless runs of
+    the gold patch show them as well."""
     reward: float | None = None
     """Reward of a rule that grades beyond passed or failed."""
 
 
 def instance_of(row: TaskRow) -> swebench.Instance:
-    """Return the instance fields by which log parsers choose."""
+    """Return the instance fields that log parsers depend on."""
     task = row.task
     return swebench.Instance(
         instance_id=task.instance_id, repo=task.repo, version=str(task.metadata.get("version") or "")
@@ -144,12 +144,12 @@ def _printed(outcomes: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def unconfirmed(test: str) -> str:
-    """Return the sign of tampering of a test that passed according to a report only."""
+    """Return the sign of tampering for a test that passed according to a report only."""
     return f"pytest's own record does not confirm {test}"
 
 
 def unconfirmed_success(evidence: Evidence) -> tuple[str, ...]:
-    """Return the sign of tampering of a success without test names; none when it is confirmed."""
+    """Return the sign of tampering for a success without test names; empty when it is confirmed."""
     if not evidence.record_wanted:
         return ()
     if evidence.record is None or evidence.record.exit_status < 0:
@@ -177,7 +177,7 @@ def overlooked(evidence: Evidence) -> tuple[str, ...]:
 
 
 def recorded_tests(evidence: Evidence) -> tuple[TestResult, ...]:
-    """Return the tests in pytest's sealed record, for rules that know no tests by name."""
+    """Return the tests in pytest's sealed record, for rules without names of tests."""
     outcomes = evidence.record.outcomes if evidence.record is not None else {}
     return tuple(
         TestResult(test_id=test, kind=TestKind.PASS_TO_PASS, outcome=outcome_of(outcome))
@@ -199,8 +199,8 @@ def outcome_of(status: str | None) -> TestOutcome:
 def named(tests: Iterable[str], limit: int = 3) -> str:
     """Return the first few names and the number of the others."""
     tests = list(tests)
-    more = f" and {len(tests) - limit} more" if len(tests) > limit else ""
-    return ", ".join(tests[:limit]) + more
+    rest = f" and {len(tests) - limit} more" if len(tests) > limit else ""
+    return ", ".join(tests[:limit]) + rest
 
 
 def describe(wrong: Mapping[str, TestOutcome | str]) -> str:

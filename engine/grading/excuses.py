@@ -1,7 +1,7 @@
 """Tests that count as passed although they were skipped or failed as expected.
 
-Official rules count such a test as passed, whoever marked it: also code under test that calls
-``pytest.xfail`` or ``pytest.skip``. Here it does only where it ended so under the gold patch.
+Official rules count such a test as passed, even if code under test called ``pytest.xfail`` or
+``pytest.skip``. Here it counts only if it did not pass under the gold patch either.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ def excused(tests: Sequence[TestResult]) -> dict[str, TestOutcome]:
 def unexpected(tests: Sequence[TestResult], known: Mapping[str, TestOutcome]) -> str:
     """Return a description of the excused tests that the gold patch passes; empty without any.
 
-    A test that is unknown there counts as one that it passes, unless another one of the same function ended
-    so under the gold patch and is missing now: some names hold addresses.
+    A test without an outcome under the gold patch counts as passed there. The exception is a test in place of
+    a missing one of the same function and outcome: some names contain addresses.
 
     Args:
         tests: all tests of a run.
         known: test → outcome under the gold patch.
     """
     ran = {test.test_id for test in tests}
-    missing = Counter((_function(test), how) for test, how in known.items() if test not in ran)
+    missing = Counter((_function(test), outcome) for test, outcome in known.items() if test not in ran)
     wrong: dict[str, TestOutcome] = {}
-    for test, how in excused(tests).items():
+    for test, outcome in excused(tests).items():
         if test in known:
             if known[test] is TestOutcome.PASSED:
-                wrong[test] = how
-        elif missing[_function(test), how]:
-            missing[_function(test), how] -= 1
+                wrong[test] = outcome
+        elif missing[_function(test), outcome]:
+            missing[_function(test), outcome] -= 1
         else:
-            wrong[test] = how
+            wrong[test] = outcome
     return describe(wrong)
 
 
@@ -53,11 +53,11 @@ def _function(test: str) -> str:
 
 
 def without_excuses(grade: Grade, reference: Reference | None) -> Grade:
-    """Fail a grade that rests on skips or expected failures which the gold patch does not have."""
-    if not grade.reward or not (found := excused(grade.tests)):
+    """Fail a grade that depends on skips or expected failures that the gold patch does not have."""
+    if not grade.reward or not (tests := excused(grade.tests)):
         return grade
     if reference is None:
-        return noted(grade, f"{len(found)} skipped or expectedly failing tests count as in official reports")
+        return noted(grade, f"{len(tests)} skipped or expectedly failing tests count as in official reports")
     if not (wrong := unexpected(grade.tests, reference.outcomes)):
         return grade
     return noted(replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch")

@@ -41,7 +41,7 @@ from engine.types import TaskAnswer, TaskRow, TestOutcome, TestResult, Verdict
 NOTHING_APPLIED = AppliedPatch(filtered=FilteredPatch(changes=Changes({}, ())))
 NO_OVERLAY: Mapping[str, bytes] = MappingProxyType({})
 _PREPARATION_S = SCRUB_S + 300.0
-"""Time for the git history, and for start, set-up, patch, hidden files and their hashes."""
+"""Time to scrub the git history, and for start, set-up, patch, hidden files and their hashes."""
 _PROBE_BYTES = 64 << 10
 Inspection = Callable[[Sandbox], Awaitable[None]]
 
@@ -59,7 +59,7 @@ class RunResult:
 
     @property
     def signs(self) -> tuple[str, ...]:
-        """Return the signs that honest projects' own tests may give: of tampering, and ignored failures."""
+        """Return signs of tampering and ignored failures, which an honest project's own tests may cause."""
         evidence, judgement = self.evidence, self.judgement
         return (*evidence.signs, *evidence.data_signs, *judgement.signs, *judgement.overlooked)
 
@@ -107,13 +107,13 @@ class RunExecutor:
         overlay: Mapping[str, bytes] = NO_OVERLAY,
         inspect: Inspection | None = None,
     ) -> RunResult:
-        """Run the row's tests on the tree with a patch, after an infrastructure failure again.
+        """Run the row's tests on the tree with a patch; retry after infrastructure failures.
 
         Args:
             patch: git-format, relative to the tree that agents start with.
             timeout_s: time limit of the tests.
-            overlay: path, relative to the workdir or absolute, → content of test files that are put in
-                place at the moment the tests start.
+            overlay: path, relative to the workdir or absolute, → content of test files that are written
+                right before the tests start.
             inspect: called with the sandbox after the tests.
 
         Raises:
@@ -122,7 +122,7 @@ class RunExecutor:
         return await self.repeated(lambda: self._once(row, patch, timeout_s, overlay, inspect))
 
     async def repeated(self, attempt: Callable[[], Awaitable[RunResult]]) -> RunResult:
-        """Return the result of a run that is tried again after infrastructure failures.
+        """Return the result of a run that is retried after infrastructure failures.
 
         Raises:
             SandboxError: infrastructure failed in every attempt.
@@ -167,7 +167,7 @@ class RunExecutor:
     async def execute_in(
         self, box: Sandbox, row: TaskRow, *, changed: Iterable[str], timeout_s: float
     ) -> RunResult:
-        """Run the row's tests in a sandbox as its agent left it.
+        """Run the row's tests in a sandbox in its agent's final state.
 
         Args:
             changed: paths, relative to the workdir, that the agent changed.
@@ -193,7 +193,7 @@ class RunExecutor:
         )
 
     def open(self, row: TaskRow, *, lifetime_s: float) -> AbstractAsyncContextManager[Sandbox]:
-        """Open a grading sandbox that lives for ``lifetime_s`` beside its start and preparation."""
+        """Open a grading sandbox with a lifetime of ``lifetime_s`` after start and preparation."""
         spec = SandboxSpec(
             image=row.task.image,
             workdir=row.task.workdir,
@@ -245,10 +245,10 @@ async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> s
     """Write the hidden tests; other tests are the image's, because no patch may change them.
 
     Returns:
-        What the patch put in the way of a test file; empty where all are in place.
+        Reason why a change of the patch prevents a test file; empty if all files were written.
 
     Raises:
-        PlacementError: the sandbox does not take a file, and the patch is not at fault.
+        PlacementError: a file cannot be written, and the patch is not at fault.
     """
     try:
         await place_files(box, without_parser(row.answer, LogParser.of(row.answer)))
@@ -256,7 +256,7 @@ async def _restore_tests(box: Sandbox, row: TaskRow, applied: AppliedPatch) -> s
         changed = (f"{row.task.workdir}/{path}" for path in applied.filtered.changes.paths)
         if not error.is_caused_by(changed):
             raise
-        return f"{error}; the patch changed what is there"
+        return f"{error}; the patch changed this path"
     return ""
 
 
@@ -271,13 +271,13 @@ def _verdict(
         return Verdict.FAILED, ": ".join(part for part in parts if part)
     if evidence.forged:
         return Verdict.TAMPERED, evidence.problem
-    found = [*evidence.signs, *judgement.signs]
+    signs = [*evidence.signs, *judgement.signs]
     if judgement.passed or judgement.reward:
-        found += evidence.data_signs
-    signs = [sign for sign in found if sign not in known_signs]
-    if signs:
-        return Verdict.TAMPERED, f"signs of tampering: {named(signs)}"
-    if failed := [one for one in judgement.overlooked if one not in known_signs]:
+        signs += evidence.data_signs
+    unknown = [sign for sign in signs if sign not in known_signs]
+    if unknown:
+        return Verdict.TAMPERED, f"signs of tampering: {named(unknown)}"
+    if failed := [test for test in judgement.overlooked if test not in known_signs]:
         return Verdict.FAILED, f"the script succeeded, but {named(failed)}"
     if judgement.passed and not evidence.problem:
         return Verdict.PASSED, ""
@@ -285,7 +285,7 @@ def _verdict(
 
 
 async def _has_full_disk(box: Sandbox) -> bool:
-    """Return whether a small file can no longer be written where reports go."""
+    """Return whether a small file can no longer be written to the folder of reports."""
     try:
         await box.write_file(f"/tmp/trainyard-{secrets.token_hex(8)}", bytes(_PROBE_BYTES))  # noqa: S108
     except OSError as error:
@@ -296,7 +296,7 @@ async def _has_full_disk(box: Sandbox) -> bool:
 def unjudged(
     verdict: Verdict, detail: str, *, applied: AppliedPatch | None = None, tests: tuple[TestResult, ...] = ()
 ) -> RunResult:
-    """Return the result of a run that never came to its tests."""
+    """Return the result of a run that ended before its tests."""
     return RunResult(
         verdict=verdict,
         detail=detail,

@@ -1,9 +1,9 @@
-"""Grader of patches: only hidden tests in a fresh sandbox decide, never anything the agent left behind.
+"""Grader of patches: only hidden tests in a fresh sandbox decide, never the agent's sandbox.
 
     run of the tests ── signs, skips ── passed, audited ── mutated runs ──▶ verdict
            └── failed ─────────────────────────────────────────────────────▶ verdict
 
-An infrastructure failure is never a reward of 0: it is tried again in a fresh sandbox, then the
+An infrastructure failure is never a reward of 0: the run is retried in a fresh sandbox, then the
 verdict is ``infra_error`` and the reward None. To add a grade rule: see ``engine.grading.rules``.
 """
 
@@ -33,18 +33,18 @@ from engine.sandbox.base import SandboxBackend
 from engine.types import CounterfactualOutcome, Grade, TaskRow, Verdict
 
 GRADER_VERSION = 1
-"""To be raised when the verdict of the same task, patch and settings may change: stored verdicts of another
-version are not used again."""
-_FROM_PATCH = "graded from the patch in a fresh sandbox, without what else the agent left in its own"
+"""Increase it when the verdict of the same task, patch and settings may change: stored verdicts of other
+versions are not reused."""
+_FROM_PATCH = "graded from the patch in a fresh sandbox; other changes in the agent's sandbox were ignored"
 _UNPROVEN = "not audited: the proof of the mutated tests failed, see the task's health"
 _UNRECORDED = "the test runner was not recorded: its output or exit code alone decided"
 _OF_THE_MACHINE = frozenset({Verdict.INFRA_ERROR, Verdict.TEST_TIMEOUT})
-"""Verdicts that say as much about the machine as about the patch: not kept for identical patches."""
+"""Verdicts that depend on the machine as much as on the patch: not reused for identical patches."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One patch to grade, and how."""
+    """One patch to grade, with its options."""
 
     row: TaskRow
     content: str
@@ -58,16 +58,15 @@ class _Job:
 
 
 class Grader:
-    """Grades patches, at most ``config.max_parallel`` at once.
+    """Grader of patches, at most ``config.max_parallel`` at once.
 
     Args:
         backend: the sandboxes in which tests run.
         config: time limits, parallelism, re-use of verdicts, audits.
         sandbox: limits of the grading sandboxes.
         run_id: the run that owns the sandboxes.
-        store: references of validated rows, where those made at first use are kept too; None keeps them
-            in memory.
-        on_caught: is told once of each task in which an audit caught tampering.
+        store: store of references, including those created at first use; None keeps them in memory.
+        on_caught: called once for each task in which an audit caught tampering.
     """
 
     def __init__(
@@ -96,15 +95,15 @@ class Grader:
     ) -> Grade:
         """Grade a patch.
 
-        On a task proven deterministic the verdict of an identical patch is re-used, also while that
-        one is still being graded; an infrastructure failure never is.
+        On a task proven deterministic, the verdict of an identical patch is reused, even while that
+        patch is still being graded. Infrastructure failures are never reused.
 
         Args:
             row: the task.
             patch: git-format, relative to the tree that agents start with.
             evaluation: whether the time limit and the audits of evaluations apply.
-            trusted: whether nobody had a reason to forge the patch (the row's own solution, no change at
-                all): it is not audited.
+            trusted: whether the patch comes from no agent (the row's own solution, no change at all): it is
+                not audited.
 
         Raises:
             DatasetError: the task's answer cannot be graded (no tests, unknown rule or parser).
@@ -117,7 +116,7 @@ class Grader:
             return await self._graded(job)
         key = (content, patch_hash(patch), timeout_s, trusted, await self._draws(job))
         while (known := self._verdicts.get(key)) is not None:
-            # Shielded: this waiter may be cancelled, the others still want the verdict.
+            # Shielded: this waiter may be cancelled while others still wait for the verdict.
             grade = await asyncio.shield(known)
             if grade.verdict is not Verdict.INFRA_ERROR:
                 return replace(grade, reused=True, seconds=0.0, extra_runs=0, extra_seconds=0.0)
@@ -126,8 +125,8 @@ class Grader:
     def own_box(self, row: TaskRow, *, evaluation: bool = False) -> OwnBoxGrading | None:
         """Return the grading of one rollout in its agent's sandbox; None where patches are graded.
 
-        It takes no place among the gradings: its sandbox is open already, and gradings that wait for
-        sandboxes would wait for it.
+        It does not count towards ``config.max_parallel``: its sandbox is already open, and gradings that
+        wait for a sandbox could wait for this one forever.
 
         Raises:
             DatasetError: the task's answer cannot be graded.
@@ -172,7 +171,7 @@ class Grader:
         finally:
             if grade.verdict in _OF_THE_MACHINE:
                 del self._verdicts[key]
-            # Verdicts are kept as long as the run; a whole log is megabytes.
+            # Verdicts are kept for the whole run; a whole log is megabytes.
             future.set_result(replace(grade, whole_log=b""))
         return grade
 
@@ -190,24 +189,24 @@ class Grader:
         return noted(grade, _FROM_PATCH) if job.row.answer.own_box else grade
 
     async def _decided(self, job: _Job) -> Grade:
-        """Return the grade of a patch: its whole way from the patch to the verdict.
+        """Run, check and audit a patch, and return its grade.
 
         Raises:
             SandboxError: infrastructure failed in every attempt.
         """
         run = await self._run(job)
         without_signs = run.cleared(run.signs)
-        if job.trusted:  # nobody tampered with it, whatever it looks like
+        if job.trusted:  # no agent could tamper with it: its signs are harmless
             return await grade_of(without_signs)
         if without_signs.score <= 0 and run.verdict is without_signs.verdict:
             return await grade_of(run)
 
-        # The gold patch may give the same signs and skips; a proof has a limit of its own.
+        # The gold patch may show the same signs and skips; proofs have their own concurrency limit.
         draws = await self._draws(job)
         reference = None
         if draws or run.signs or excused(run.judgement.tests):
             reference = await self._references.get(job.row, job.content)
-        # These signs count only where a gold patch's runs show whether it gives them, too.
+        # These signs count only if runs of the gold patch were checked for them.
         unproven = (VERIFIER_FAILED, *run.evidence.data_signs)
         run = run.cleared(unproven if reference is None else reference.signs)
         grade = without_excuses(await grade_of(run), reference)

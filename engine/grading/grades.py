@@ -1,4 +1,4 @@
-"""Grades made of grading runs."""
+"""Conversion of grading runs to grades."""
 
 from __future__ import annotations
 

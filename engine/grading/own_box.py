@@ -1,9 +1,9 @@
 """Grading in the agent's own sandbox, for tasks about the state of a system.
 
-    sandbox as for an agent ── hash what runs tests ── agent ── hash again ── test files ── tests ── rule
+    sandbox as for an agent ── hash test runners ── agent ── hash again ── test files ── tests ── rule
 
-There is one such sandbox: its verdict is never re-used, and no mutated tests run in it. Whoever may write
-everywhere may have changed programs that nobody compares; a fresh sandbox is safer where a patch says all.
+The sandbox exists only once: its verdict is never reused, and no mutated tests run in it. A root agent may
+have replaced unchecked programs; a fresh sandbox is safer if a patch contains all changes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class OwnBoxGrading:
     """Grading of one rollout in the sandbox in which its agent works.
 
     Args:
-        row: its task.
+        row: task of the rollout.
         runs: executor of the tests.
         timeout_s: time limit of the tests.
         outcome: reason why a rollout that passed is not audited.
@@ -47,7 +47,7 @@ class OwnBoxGrading:
         self._before: Mapping[str, str] | None = None
 
     async def begin(self, box: Sandbox) -> None:
-        """Remember what runs the tests, before the agent enters.
+        """Hash the files that run the tests, before the agent starts.
 
         Raises:
             SandboxError: the sandbox failed.
@@ -55,10 +55,10 @@ class OwnBoxGrading:
         self._before = await runner_hashes(box, self._row.answer)
 
     async def grade(self, box: Sandbox, patch: str) -> Grade:
-        """Grade what the agent left in its sandbox.
+        """Grade the sandbox in the agent's final state.
 
         Args:
-            patch: changes below the workdir, as far as they can be told.
+            patch: changes below the workdir; may lack changes that no patch expresses.
 
         Raises:
             SandboxError: the sandbox failed.
@@ -95,9 +95,9 @@ class OwnBoxGrading:
 
     async def _run(self, box: Sandbox, patch: str) -> RunResult:
         if self._before is None:
-            raise RuntimeError("'begin' was not called before the agent entered")
+            raise RuntimeError("'begin' was not called before the agent started")
         if altered := await altered_runners(box, self._before):
-            return unjudged(Verdict.TAMPERED, f"what runs the tests was replaced: {named(altered)}")
+            return unjudged(Verdict.TAMPERED, f"files that run the tests were replaced: {named(altered)}")
         changed: Sequence[str] = ()
         with suppress(PatchError):
             changed = await asyncio.to_thread(touched, patch)

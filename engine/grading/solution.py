@@ -1,4 +1,4 @@
-"""Gold patch of a row, computed where the solution is a script (Harbor's task folders)."""
+"""Gold patch of a row, computed if the solution is a script (Harbor's task folders)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from engine.sandbox.base import Sandbox, SandboxBackend
 from engine.types import TaskRow
 
 _START_AND_DIFF_S = 300.0
-"""Time beside that of a script, so that one which hangs ends by its own time limit."""
+"""Lifetime beyond a script's time limit, so that a hanging script ends by that limit."""
 _TAIL_CHARS = 300
 _REMEDY = (
-    ": a task about the state of a system is graded in the agent's own sandbox where its answer says own_box "
-    '(Harbor: environment_mode = "shared" under [verifier] in task.toml) and grading.own_box is on'
+    ": to grade the state of a system, set own_box in the task's answer (Harbor: environment_mode = "
+    '"shared" under [verifier] in task.toml) and turn on grading.own_box'
 )
 
 
@@ -41,8 +41,8 @@ async def gold_patch(
 
     Args:
         row: with ``answer.gold_patch``, or a script in ``answer.metadata["solution"]``.
-        backend, sandbox: where a script runs, once, and the limits of that sandbox.
-        run_id: on whose behalf.
+        backend, sandbox: sandboxes for the single run of a script, and their limits.
+        run_id: the run that owns the sandbox.
         timeout_s: time for the script.
 
     Raises:
@@ -81,9 +81,9 @@ async def solve(box: Sandbox, row: TaskRow, *, timeout_s: float) -> None:
             raise DatasetError(f"the gold patch does not apply: {error}") from None
         return
     script = _script(row)
-    done = await box.exec(["bash", "-s"], timeout_s=timeout_s, cwd=row.task.workdir, stdin=script.encode())
-    if done.timed_out:
+    result = await box.exec(["bash", "-s"], timeout_s=timeout_s, cwd=row.task.workdir, stdin=script.encode())
+    if result.timed_out:
         raise DatasetError(f"the solution script did not end within {timeout_s:g} s")
-    if done.exit_code != 0:
-        said = (done.stderr or done.stdout).decode(errors="replace").strip()[-_TAIL_CHARS:]
-        raise DatasetError(f"the solution script ended with {done.exit_code}: {said}")
+    if result.exit_code != 0:
+        output = (result.stderr or result.stdout).decode(errors="replace").strip()[-_TAIL_CHARS:]
+        raise DatasetError(f"the solution script ended with {result.exit_code}: {output}")

@@ -15,15 +15,15 @@ def package_folder(name: str, *, needed: str) -> Path:
     """Return the folder of an installed top-level package.
 
     Args:
-        needed: what to install, for the message.
+        needed: requirement to install, for the message.
 
     Raises:
         PreflightError: it is not installed.
     """
-    found = importlib.util.find_spec(name)
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec(name)
+    if spec is None or not spec.submodule_search_locations:
         raise PreflightError(f"{name} is not installed; install {needed}")
-    return Path(found.submodule_search_locations[0])
+    return Path(spec.submodule_search_locations[0])
 
 
 def import_without_init(package: str, module: str, *, needed: str) -> ModuleType:
@@ -34,7 +34,7 @@ def import_without_init(package: str, module: str, *, needed: str) -> ModuleType
     """
     if package not in sys.modules:
         top, _, sub = package.partition(".")
-        bare = ModuleType(package)
-        bare.__path__ = [str(package_folder(top, needed=needed) / sub)]
-        sys.modules[package] = bare
+        namespace = ModuleType(package)
+        namespace.__path__ = [str(package_folder(top, needed=needed) / sub)]
+        sys.modules[package] = namespace
     return importlib.import_module(f"{package}.{module}")

@@ -28,7 +28,7 @@ def multi_swe_parser(name: str) -> Callable[[str], dict[str, str]]:
 
     Raises:
         PreflightError: the package is not installed.
-        DatasetError: it knows no such repository.
+        DatasetError: the package has no parser for the repository.
     """
     folder = package_folder("multi_swe_bench", needed=f"{_NEEDED} for the log parser '{PREFIX}{name}'")
     org, _, repo = name.partition("/")
@@ -38,8 +38,8 @@ def multi_swe_parser(name: str) -> Callable[[str], dict[str, str]]:
     )
     _load(folder / "harness" / "repos", org, repo)
     base = requests.Base(label="", ref="", sha="")
-    nothing = {"state": "", "title": "", "body": "", "base": base, "resolved_issues": []}
-    request = requests.PullRequest(org=org, repo=repo, number=0, fix_patch="", test_patch="", **nothing)
+    empty_fields = {"state": "", "title": "", "body": "", "base": base, "resolved_issues": []}
+    request = requests.PullRequest(org=org, repo=repo, number=0, fix_patch="", test_patch="", **empty_fields)
     config = images.Config(need_clone=False, global_env=None, clear_env=False)
     instance = instances.Instance.create(request, config)
 
@@ -61,4 +61,4 @@ def _load(folder: Path, org: str, repo: str) -> None:
             if spec is not None and spec.loader is not None:
                 spec.loader.exec_module(importlib.util.module_from_spec(spec))
                 return
-    raise DatasetError(f"multi_swe_bench knows no repository '{org}/{repo}'")
+    raise DatasetError(f"multi_swe_bench has no repository '{org}/{repo}'")

@@ -1,6 +1,6 @@
 """Log parsers by name: swebench's own, and reimplementations where a dataset's parser cannot be imported.
 
-To add one: a function log → {test: status} in ``_OWN``; statuses are swebench's words.
+To add one: a function log → {test: status} in ``_OWN``; statuses are those of swebench.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def swesmith_pytest(log: str) -> dict[str, str]:
     """Parse ``pytest -v`` lines (status after the name), as SWE-smith's Python profiles do."""
     statuses: dict[str, str] = {}
     for line in log.split("\n"):
-        if found := re.match(rf"(\S+)\s+({'|'.join(_STATUSES)})", line):
-            statuses[found[1]] = found[2]
+        if match := re.match(rf"(\S+)\s+({'|'.join(_STATUSES)})", line):
+            statuses[match[1]] = match[2]
     return statuses
 
 
@@ -75,10 +75,10 @@ def swesmith_gotest(log: str) -> dict[str, str]:
     words = {"PASS": "PASSED", "FAIL": "FAILED", "SKIP": "SKIPPED"}
     statuses: dict[str, str] = {}
     for line in log.split("\n"):
-        if found := re.match(r"--- (PASS|FAIL|SKIP): (\S+)", line.strip()):
-            statuses[found[2]] = words[found[1]]
-        elif found := re.match(r"FAIL:?\s?(.+?)\s", line.strip()):
-            statuses[found[1]] = "FAILED"
+        if match := re.match(r"--- (PASS|FAIL|SKIP): (\S+)", line.strip()):
+            statuses[match[2]] = words[match[1]]
+        elif match := re.match(r"FAIL:?\s?(.+?)\s", line.strip()):
+            statuses[match[1]] = "FAILED"
     return statuses
 
 

@@ -81,9 +81,9 @@ def instance_report(
     Args:
         log: the whole log with its markers; universal newlines are applied as on reading a file.
         parser_name: the row's name of the parser.
-        parser: that parser, which need not be one of swebench's own.
+        parser: parser with that name, not necessarily one of swebench's own.
         eval_type: ``pass_and_fail``, or ``fail_only`` for runners that report failures only.
-        model_patch: None where the prediction held none.
+        model_patch: None if the prediction has none.
 
     Raises:
         PreflightError: swebench is not installed.
