@@ -1,1 +1,1 @@
-"""Official reports and predictions: written, read and graded again."""
+"""Official reports and predictions: writing, reading and grading again."""

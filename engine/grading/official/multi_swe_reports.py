@@ -36,16 +36,16 @@ def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
         name: {"run": run.get(name, NONE), "test": test.get(name, NONE), "fix": fix.get(name, NONE)}
         for name in sorted({*run, *test, *fix})
     }
-    came = {name: states for name, states in tests.items() if states["fix"] == PASS}
+    passing = {name: states for name, states in tests.items() if states["fix"] == PASS}
     return {
         "org": org,
         "repo": repo,
         "number": _number(row),
         "valid": grade.verdict is Verdict.PASSED,
         "error_msg": "" if grade.verdict is Verdict.PASSED else grade.detail,
-        "fixed_tests": {name: states for name, states in came.items() if states["test"] != PASS},
+        "fixed_tests": {name: states for name, states in passing.items() if states["test"] != PASS},
         **{
-            kind: {name: states for name, states in came.items() if states["test"] == before}
+            kind: {name: states for name, states in passing.items() if states["test"] == before}
             for kind, before in EXPECTED_BEFORE.items()
         },
         "run_result": _result(run),
@@ -71,7 +71,7 @@ def final_report(rows: Mapping[str, TaskRow], ids: Mapping[str, Collection[str]]
         ids: outcome of the official run report (``harness.OUTCOMES``) → instances.
     """
     lists = {
-        name: sorted(published_id(rows[one]) for one in ids.get(source, ()) if one in rows)
+        name: sorted(published_id(rows[instance]) for instance in ids.get(source, ()) if instance in rows)
         for name, source in (
             ("submitted", "submitted"),
             ("completed", "completed"),
@@ -84,6 +84,6 @@ def final_report(rows: Mapping[str, TaskRow], ids: Mapping[str, Collection[str]]
     }
     return {
         "total_instances": len(lists["submitted"]),
-        **{f"{name}_instances": len(found) for name, found in lists.items()},
-        **{f"{name}_ids": found for name, found in lists.items()},
+        **{f"{name}_instances": len(instances) for name, instances in lists.items()},
+        **{f"{name}_ids": instances for name, instances in lists.items()},
     }

@@ -6,8 +6,8 @@
 | Multi-SWE | ``org``, ``repo``, ``number`` | ``fix_patch`` | ``model_name_or_path`` |
 | SWE-bench Pro | ``instance_id`` | ``patch`` | ``prefix`` |
 
-What cannot be read costs one prediction, with its line or number; one without its format's field for the
-patch cannot be read. Of several for one instance the last counts, as in the official harness.
+An invalid prediction, e.g. without its format's field for the patch, is rejected with its line or number.
+Of several predictions for one instance the last counts, as in the official harness.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from engine.errors import DatasetError
 from engine.events.harness import Prediction
 
 GOLD = "gold"
-"""Name that stands for each row's own gold patch instead of a predictions file."""
+"""Word that selects each row's own gold patch instead of a predictions file."""
 _SUFFIXES = (".jsonl", ".jsonl.gz", ".json")
 _MODEL = "None"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionFile:
-    """Predictions of a file, and what is wrong with the others."""
+    """Predictions of a file, and the reasons why others were rejected."""
 
     predictions: tuple[Prediction, ...]
     rejected: tuple[str, ...] = ()
@@ -43,10 +43,10 @@ def read_predictions(path: Path, known: Collection[str] | None = None) -> Predic
 
     Args:
         path: the file.
-        known: instances of the dataset; predictions for others are rejected. None knows all.
+        known: instances of the dataset; predictions for others are rejected. None accepts all.
 
     Raises:
-        DatasetError: the file is missing or of another kind, or holds no usable prediction; says why.
+        DatasetError: the file is missing or of another kind, or has no usable prediction.
     """
     if suffix_of(path) not in _SUFFIXES:
         raise DatasetError(f"{path.name}: predictions are .jsonl or .json files, or the word '{GOLD}'")
@@ -55,10 +55,10 @@ def read_predictions(path: Path, known: Collection[str] | None = None) -> Predic
     predictions: dict[str, Prediction] = {}
     places: dict[str, str] = {}
     rejected = []
-    for number, read in enumerate(open_rows(path, 0)[0]):
-        place = f"line {read.line}" if read.line else f"prediction {number}"
+    for number, file_row in enumerate(open_rows(path, 0)[0]):
+        place = f"line {file_row.line}" if file_row.line else f"prediction {number}"
         try:
-            prediction = _prediction(read)
+            prediction = _prediction(file_row)
             name = prediction.instance_id
             if known is not None and name not in known:
                 shown = name if name.isprintable() and name == name.strip() else repr(name)
@@ -84,7 +84,7 @@ def _prediction(read: FileRow) -> Prediction:
     field = "fix_patch" if is_multi_swe else "patch" if is_pro else "model_patch"
     if field not in row:
         known = ", ".join(sorted(row)[:12])
-        raise DatasetError(f"missing; a prediction has its patch there, this one has {known}", field=field)
+        raise DatasetError(f"missing; expected the patch in this field, found only {known}", field=field)
     patch = row[field]
     if patch is not None and not isinstance(patch, str):
         raise DatasetError(f"the patch is not text but {type(patch).__name__}", field=field)

@@ -4,9 +4,9 @@
         run_instance.log,inputs.json}
     OUTPUT/<model>.<run>.json     the run report, schema_version 2
 
-As there, an instance without a report is an error, not a failure: a patch that did not apply, tests that hit
-their deadline, infrastructure. A report that is there already and has the same inputs (``inputs.json``: task
-and tests, patch, settings, grader) is taken as it is: a killed command goes on where it was.
+As in the harness, an instance without a report is an error, not a failure: a patch that did not apply, tests
+that hit their deadline, infrastructure. An existing report with the same inputs (``inputs.json``: task and
+tests, patch, settings, grader) is reused, so a killed command can be resumed.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ async def grade_predictions(
 
     Raises:
         DatasetError: the dataset or the predictions are invalid.
-        PreflightError: the machine lacks something.
+        PreflightError: the machine lacks a requirement.
     """
     rows = _rows(home, assignment)
     predictions, rejected = _predictions(rows, assignment.predictions)
@@ -142,8 +142,8 @@ def _predictions(rows: Mapping[str, TaskRow], source: str) -> tuple[dict[str, Pr
             for name, row in rows.items()
         }
         return gold, ()
-    found = read_predictions(Path(source), rows)
-    return {prediction.instance_id: prediction for prediction in found.predictions}, found.rejected
+    file = read_predictions(Path(source), rows)
+    return {prediction.instance_id: prediction for prediction in file.predictions}, file.rejected
 
 
 def _rejected(rejected: Sequence[str]) -> dict[str, Any]:
@@ -161,7 +161,7 @@ async def _grade(
     folder = _folder(assignment, prediction)
     name = prediction.instance_id
     patch = (prediction.model_patch or "").encode("utf-8", "surrogateescape")
-    if not patch.strip():  # not an empty patch to the harness either: nothing applies
+    if not patch.strip():  # as in the harness, not an empty patch but one that does not apply
         verdicts[Verdict.PATCH_FAILED] += 1
         return InstanceResult(instance_id=name, report=None)
     inputs = await asyncio.to_thread(_inputs, row, patch, settings)
@@ -195,7 +195,7 @@ async def _grade(
 
 
 async def _write_multi_swe(path: Path, row: TaskRow, grade: Grade, log: str) -> None:
-    """Write the report of Multi-SWE's own harness beside the official one; a log beyond limits has none."""
+    """Write the report of Multi-SWE's own harness beside the official one; none for a log beyond limits."""
     grade = replace(grade, log="", whole_log=b"")
     try:
         report = await run_isolated(partial(multi_swe_reports.instance_report, row, grade, log))
@@ -235,8 +235,8 @@ def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
     A verdict other than ``passed`` is never reported as resolved, whatever the log shows.
     """
     if row.answer.grade_rule is GradeRule.F2P_P2P and row.answer.log_parser:
-        found = official_report(row, log)
-        return {**found, "resolved": found["resolved"] and grade.verdict is Verdict.PASSED}
+        report = official_report(row, log)
+        return {**report, "resolved": report["resolved"] and grade.verdict is Verdict.PASSED}
     return plain_report(grade)
 
 
@@ -246,7 +246,7 @@ def plain_report(grade: Grade) -> dict[str, Any]:
 
 
 def _inputs(row: TaskRow, patch: bytes, settings: PredictionSettings) -> dict[str, Any]:
-    """Return all that a verdict depends on, as JSON data."""
+    """Return all inputs of a verdict, as JSON data."""
     return {
         "task": row_content(row),
         "patch": hashlib.sha256(patch).hexdigest(),
@@ -256,7 +256,7 @@ def _inputs(row: TaskRow, patch: bytes, settings: PredictionSettings) -> dict[st
 
 
 def _begin(folder: Path, patch: bytes, inputs: Mapping[str, Any]) -> None:
-    """Write the inputs of the grading that begins, after the reports of other ones are gone."""
+    """Remove the reports of earlier gradings and write the inputs of a new one."""
     for name in ("report.json", "multi_swe_report.json"):
         (folder / name).unlink(missing_ok=True)
     _write(folder / "patch.diff", patch)
@@ -264,7 +264,7 @@ def _begin(folder: Path, patch: bytes, inputs: Mapping[str, Any]) -> None:
 
 
 def _known(folder: Path, name: str, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], str] | None:
-    """Return report and log of an earlier command; None where there is none of the same inputs."""
+    """Return report and log of an earlier command; None without one of the same inputs."""
     try:
         if json.loads((folder / "inputs.json").read_bytes()) != inputs:
             return None

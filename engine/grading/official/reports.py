@@ -1,6 +1,7 @@
 """Predictions and reports in the official harness's formats.
 
-A per-instance report is what ``swebench`` writes beside a test log; a run report is its ``schema_version`` 2.
+A per-instance report is the one that ``swebench`` writes beside a test log; a run report is its
+``schema_version`` 2.
 """
 
 from __future__ import annotations
@@ -37,13 +38,12 @@ def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
 
     Args:
         row: needs ``instance_id``, ``FAIL_TO_PASS``, ``PASS_TO_PASS`` (lists, or JSON or Python text) and
-            ``log_parser``, which may be in ``install_config``, or follow from ``repo`` and ``version``;
-            ``eval_type`` and ``model_patch`` count where they are there. Keys in upper or lower case.
+            ``log_parser``, which may be in ``install_config``, or follow from ``repo`` and ``version``.
+            ``eval_type`` and ``model_patch`` are used if present. Letter case of keys does not matter.
         log: the test log with its markers.
 
     Raises:
-        DatasetError: a field is missing or malformed, or the parser is unknown, which is named; or the
-            harness's parser itself fails.
+        DatasetError: a field is missing or malformed, the parser is unknown, or the harness's parser fails.
     """
     fields = {key.lower(): value for key, value in row.items()}
     repo, version = str(fields.get("repo") or ""), str(fields.get("version") or "")
@@ -73,14 +73,12 @@ def regrade(row: Mapping[str, Any], log: str) -> dict[str, Any]:
             **lists,
         )
     except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DatasetError(
-            f"the log parser '{parser_name}' stumbles over this log or row: {error!r}"
-        ) from error
+        raise DatasetError(f"the log parser '{parser_name}' fails on this log or row: {error!r}") from error
     return {instance.instance_id: report}
 
 
 def regrade_files(row_path: Path, log_path: Path) -> dict[str, Any]:
-    """Return ``regrade`` of a row and a log in files.
+    """Apply ``regrade`` to a row and a log in files.
 
     Raises:
         DatasetError: as ``regrade``, or a file cannot be read or does not hold one row.

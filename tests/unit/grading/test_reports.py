@@ -168,7 +168,7 @@ def test_infrastructure_in_the_log_is_named_but_changes_nothing() -> None:
         ({"FAIL_TO_PASS": "what"}, "'FAIL_TO_PASS' is text, but neither"),
         ({"PASS_TO_PASS": [1]}, "'PASS_TO_PASS' is not a list of test names"),
         ({"eval_type": "sometimes"}, "'eval_type' is 'sometimes'"),
-        ({"log_parser": "parse_log_jekyll"}, "'parse_log_jekyll' stumbles over .*Unknown instance"),
+        ({"log_parser": "parse_log_jekyll"}, "'parse_log_jekyll' fails on .*Unknown instance"),
     ],
 )
 def test_a_bad_row_is_named(change: dict[str, Any], message: str) -> None:
@@ -253,7 +253,7 @@ def test_predictions_are_read_from_each_format_and_written(tmp_path: Path, name:
         (
             "p.jsonl",
             '{"instance_id": "a"}',
-            "line 1, field 'model_patch': missing; .* this one has instance_id",
+            "line 1, field 'model_patch': missing; .* found only instance_id",
         ),
         ("p.jsonl", '{"instance_id": "a", "model_patch": 3}', "field 'model_patch': the patch is not text"),
         ("p.jsonl", '{"org": "a", "repo": "b", "number": "x", "fix_patch": ""}', "'number': not a number"),
@@ -312,7 +312,7 @@ REFUSED = {
     "dict_without_id.json": "field 'instance_id': missing",
     "empty.jsonl": "holds no predictions",
     "id_spaces.jsonl": "the instance is not in the dataset: ' toy__numbers-one\\n'",
-    "key_typo.jsonl": "line 1, field 'model_patch': missing; a prediction has its patch there, this one has ",
+    "key_typo.jsonl": "line 1, field 'model_patch': missing; expected the patch in this field, found only ",
     "list_in_jsonl.jsonl": "line 1: not an object",
     "pretty_jsonl.jsonl": "line 1: not JSON",
     "single.pred": "predictions are .jsonl or .json files",
