@@ -1,8 +1,8 @@
 """Rule: every test of FAIL_TO_PASS and PASS_TO_PASS passes.
 
-From the driver's signed report: each required test is there and passed. From a log: what swebench's own
-grading says (an expected failure counts as passed, a skipped test only among those that passed before), and
-pytest's sealed record confirms what the log claims.
+From the driver's signed report: each required test is present and passed. From a log: swebench's own grading
+decides (an expected failure counts as passed, a skipped test only if it is pass-to-pass), and pytest's sealed
+record must confirm the log.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ def _by_log(row: TaskRow, evidence: Evidence) -> Judgement:
     answer = row.answer
     report = official_report(row, evidence.judged)
     statuses = statuses_of(row, swebench.with_newlines(evidence.shown))
-    found = {test: _status(test, statuses, _eval_type(answer)) for test, _ in required(answer)}
+    required_statuses = {test: _status(test, statuses, _eval_type(answer)) for test, _ in required(answer)}
     tests = tuple(
-        TestResult(test_id=test, kind=kind, outcome=outcome_of(found[test]))
+        TestResult(test_id=test, kind=kind, outcome=outcome_of(required_statuses[test]))
         for test, kind in required(answer)
     )
     if not report["patch_successfully_applied"]:
@@ -78,10 +78,10 @@ def _by_log(row: TaskRow, evidence: Evidence) -> Judgement:
         return Judgement(
             passed=False,
             tests=tests,
-            detail=describe({test: outcome_of(found.get(test)) for test in failures}),
+            detail=describe({test: outcome_of(required_statuses.get(test)) for test in failures}),
         )
     counted = [test for kind in report["tests_status"].values() for test in kind["success"]]
-    claimed = [test for test in counted if found.get(test) != "SKIPPED"]
+    claimed = [test for test in counted if required_statuses.get(test) != "SKIPPED"]
     return Judgement(passed=True, tests=tests, signs=contradictions(row, evidence, claimed))
 
 

@@ -1,6 +1,6 @@
 """Rule: every required test passes in a JUnit report; without a list, every test of the report.
 
-A test is found by pytest's node id, ``class.name``, ``class::name`` or its name alone where that is unique.
+A test is looked up by pytest's node id, ``class.name``, ``class::name`` or its name alone if unique.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ def _result(address: tuple[str, str], case: TestCase) -> TestResult:
 
 def _index(cases: Mapping[tuple[str, str], TestCase]) -> dict[str, TestCase | None]:
     """Return the cases by their alternative names; None where a name is not unique."""
-    found: dict[str, TestCase | None] = {}
+    by_name: dict[str, TestCase | None] = {}
     for (classname, name), case in cases.items():
         for alias in {f"{classname}.{name}", f"{classname}::{name}", name}:
-            found[alias] = None if alias in found else case
-    return found
+            by_name[alias] = None if alias in by_name else case
+    return by_name
 
 
 def _find(

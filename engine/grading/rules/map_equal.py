@@ -1,8 +1,8 @@
-"""Rule: the whole map of outcomes equals the expected one, as R2E-Gym counts.
+"""Rule: the whole map of outcomes equals the expected one, as in R2E-Gym.
 
-``strict`` is R2E-Gym to the letter: the same tests with the same statuses, so a test that is expected to fail
-and passes is a failure. ``tolerant`` asks only that every test expected to pass passes. Either way pytest's
-sealed record must confirm what the log claims.
+``strict`` is R2E-Gym's rule: the same tests with the same statuses, so a test that is expected to fail must
+fail. ``tolerant`` requires only that every test expected to pass passes. In both modes pytest's sealed record
+must confirm the log.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:
     statuses = _comparable(statuses_of(row, evidence.shown, parser))
     expected = _comparable(answer.expected)
     wrong = differences(statuses, expected, strict=config.map_rule == "strict")
-    mended = set(answer.fail_to_pass)
+    fixed = set(answer.fail_to_pass)
     tests = tuple(
         TestResult(
             test_id=test,
-            kind=TestKind.FAIL_TO_PASS if test in mended else TestKind.PASS_TO_PASS,
+            kind=TestKind.FAIL_TO_PASS if test in fixed else TestKind.PASS_TO_PASS,
             outcome=outcome_of(statuses.get(test)),
         )
         for test, status in expected.items()
@@ -49,11 +49,11 @@ def differences(statuses: Mapping[str, str], expected: Mapping[str, str], *, str
     """Return test → description of its difference; empty when the maps agree."""
     wrong = {}
     for test, status in expected.items():
-        found = statuses.get(test)
-        if strict and found != status:
-            wrong[test] = f"{(found or 'missing').lower()} instead of {status.lower()}"
-        elif not strict and status == "PASSED" and found != "PASSED":
-            wrong[test] = (found or "missing").lower()
+        actual = statuses.get(test)
+        if strict and actual != status:
+            wrong[test] = f"{(actual or 'missing').lower()} instead of {status.lower()}"
+        elif not strict and status == "PASSED" and actual != "PASSED":
+            wrong[test] = (actual or "missing").lower()
     if strict:
         wrong.update({test: "not expected" for test in statuses if test not in expected})
     return wrong

@@ -1,8 +1,8 @@
 """Rule: Multi-SWE's transitions over three runs (no patches, test patch, test patch and fix).
 
-The first two are the row's; the third is the one just made. As published (``Report`` of multi_swe_bench 1.1):
-nothing goes from PASS to FAIL, something comes to PASS, nothing that passed without patches fails after
-having been absent or skipped, and every expected transition is there.
+The first two are stored in the row; the third is the graded run. As published (``Report`` of multi_swe_bench
+1.1): no test changes from PASS to FAIL, some test changes to PASS, no test that passed without patches fails
+after being absent or skipped, and every expected transition occurs.
 """
 
 from __future__ import annotations
@@ -71,14 +71,14 @@ def problem_of(
     if broken:
         return describe(dict.fromkeys(sorted(broken), "broken"))
     if not any(state == PASS and test.get(name, NONE) != PASS for name, state in fix.items()):
-        return "no test came to pass"
-    odd = [
+        return "no test changed to PASS"
+    regressed = [
         name
         for name in every
         if (run.get(name, NONE), fix.get(name, NONE)) == (PASS, FAIL) and test.get(name, NONE) in (NONE, SKIP)
     ]
-    if odd:
-        return describe(dict.fromkeys(sorted(odd), "failed, passed without patches"))
+    if regressed:
+        return describe(dict.fromkeys(sorted(regressed), "failed, passed without patches"))
     missing = [
         name
         for kind, before in EXPECTED_BEFORE.items()

@@ -1,10 +1,10 @@
 """Rule: a number written by the verifier script, as in Harbor: ``reward.txt``, or ``reward.json`` with names.
 
-Of several numbers ``reward`` counts where it is there, else their mean. It passed at 1; what is below is the
-reward, within 0 and 1. Where the script ran pytest, no reward is believed where no test passed, and no full
-one over failed tests that do not fail under the gold patch as well; nor is the reward of a verifier that
-somebody stopped. A full reward of a verifier that ends with another exit code than 0, as when it could not
-write a lower one, is a sign of tampering where the solution's runs can show that the verifier always ends so.
+Of several numbers ``reward`` counts if present, else their mean, clipped to 0 … 1; the patch passes at 1. If
+the script ran pytest, a reward requires a passed test. A full reward allows only failed tests that fail under
+the gold patch as well. The reward of a verifier that a signal stopped does not count. A full reward with a
+non-zero exit code is a sign of tampering: writing a lower one may have failed. It counts only if runs of the
+solution can show whether the verifier always ends like this.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from engine.grading.solution import has_solution
 from engine.types import TaskAnswer, TaskRow
 
 VERIFIER_FAILED = "the verifier gave a full reward, but ended with an error"
-"""Sign of tampering that counts only where the runs of a solution are known not to show it."""
+"""Sign of tampering that counts only if runs of the solution are known not to show it."""
 _REWARD_FILES = ("/logs/verifier/reward.json", "/logs/verifier/reward.txt")
 _ENDED_FROM_OUTSIDE = frozenset({129, 130, 131, 137, 143})
-"""Exit codes of a shell that SIGHUP, SIGINT, SIGQUIT, SIGKILL or SIGTERM ended."""
+"""Exit codes of a shell terminated by SIGHUP, SIGINT, SIGQUIT, SIGKILL or SIGTERM."""
 
 
 def judge(row: TaskRow, evidence: Evidence, config: GradingConfig) -> Judgement:  # noqa: ARG001
@@ -70,7 +70,7 @@ def reward_files(answer: TaskAnswer) -> list[str]:
 
 
 def reward_of(rewards: Mapping[str, float]) -> float:
-    """Return the reward of a file with at least one number; infinite where their mean is."""
+    """Return the reward of a file with at least one number; infinite if their mean overflows."""
     try:
         return rewards.get("reward", fmean(rewards.values()))
     except OverflowError:

@@ -148,7 +148,7 @@ KINDS = {"p2p_tests": ["old"], "f2p_tests": ["new"], "s2p_tests": ["skipped"], "
         ({"new": "FAIL"}, "expected to pass: new"),
         ({"added": "SKIP"}, "expected to pass: added"),
         ({"flaky": "FAIL"}, "flaky failed, passed without patches"),
-        ({"new": "FAIL", "skipped": "SKIP", "added": "SKIP"}, "no test came to pass"),
+        ({"new": "FAIL", "skipped": "SKIP", "added": "SKIP"}, "no test changed to PASS"),
     ],
 )
 def test_transitions_count_as_multi_swe_published_them(fix: dict[str, str], problem: str) -> None:
