@@ -1,1 +1,1 @@
-"""How tests run in a grading sandbox: files in place, scripts, guards."""
+"""Execution of tests in a grading sandbox: placement of files, scripts, guards."""

@@ -1,6 +1,6 @@
 """Preparation of an agent's own sandbox for grading: leftovers removed, programs that run tests compared.
 
-Commands that the agent left running are dead by then: a sandbox kills what a command leaves behind.
+The agent's background processes are dead by then: a sandbox kills the processes that a command leaves.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PROGRAMS = (
     "/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1",
     "/lib/x86_64-linux-gnu/libc.so.6", "/lib/aarch64-linux-gnu/libc.so.6",
 )  # fmt: skip
-"""Programs that run tests, where the image has them."""
+"""Programs that run tests, if present in the image."""
 _BY_NAME = ("bash", "sh", "rm", "cat", "env")
-"""Programs that scripts call by name: none may come to be in a folder that PATH names before theirs."""
+"""Programs that scripts call by name: none may be created in an earlier folder of PATH."""
 _SWITCHES = ("/etc/ld.so.preload",)
 _RUNNER_FILES = ("conftest.py", "pytest.ini", ".pytest.ini", "tox.ini", "setup.cfg", "pyproject.toml")
 _SHADOWS = tuple(
@@ -34,7 +34,7 @@ _SHADOWS = tuple(
     for name in ("pytest", "_pytest", "pluggy", "unittest", "sitecustomize", "usercustomize")
     for ending in (".py", "/__init__.py")
 )
-"""Modules in the workdir that Python would import in place of the runner's."""
+"""Modules in the workdir that Python would import instead of the runner's."""
 _MAX_BYTES = 64 << 20
 _COMMAND_S = 60.0
 _ABSENT = ""
@@ -48,15 +48,15 @@ async def runner_hashes(box: Sandbox, answer: TaskAnswer) -> Mapping[str, str]:
     """
     shadows = (posixpath.join(box.spec.workdir, name) for name in _SHADOWS)
     watched = (*_PROGRAMS, *_SWITCHES, *shadows, *_above_tests(box, answer))
-    found = {path: await _hash(box, path) for path in watched}
-    return {**found, **dict.fromkeys(await _earlier_on_path(box), _ABSENT)}
+    hashes = {path: await _hash(box, path) for path in watched}
+    return {**hashes, **dict.fromkeys(await _earlier_on_path(box), _ABSENT)}
 
 
 async def _earlier_on_path(box: Sandbox) -> list[str]:
-    """Return the absent paths that would be run by name in place of the image's own programs."""
-    found = await box.exec(["/bin/sh", "-c", 'printf %s "$PATH"'], timeout_s=_COMMAND_S, cwd="/")
+    """Return the absent paths that would shadow the image's own programs on PATH."""
+    printed = await box.exec(["/bin/sh", "-c", 'printf %s "$PATH"'], timeout_s=_COMMAND_S, cwd="/")
     folders = [
-        folder for folder in found.stdout.decode(errors="replace").split(":") if folder.startswith("/")
+        folder for folder in printed.stdout.decode(errors="replace").split(":") if folder.startswith("/")
     ]
     absent: list[str] = []
     for name in _BY_NAME:
@@ -70,7 +70,7 @@ async def _earlier_on_path(box: Sandbox) -> list[str]:
 
 
 async def altered_runners(box: Sandbox, before: Mapping[str, str]) -> list[str]:
-    """Return the paths whose content is not as ``before``, but for programs that were absent then.
+    """Return the paths with another content than ``before``, except programs that were absent then.
 
     Raises:
         SandboxError: the sandbox failed.
@@ -80,25 +80,25 @@ async def altered_runners(box: Sandbox, before: Mapping[str, str]) -> list[str]:
 
 
 async def put_tests_in_place(box: Sandbox, answer: TaskAnswer) -> str:
-    """Replace the hidden paths and reward files that an agent left by the answer's test files.
+    """Remove an agent's hidden paths and reward files, and write the answer's test files.
 
     Returns:
-        What the agent left in the way; empty where all files are in place.
+        Reason why an agent's file prevents this; empty if all files were written.
 
     Raises:
         SandboxError: the sandbox failed.
     """
-    left = [*answer.hidden_paths, *reward_files(answer)]
-    paths = [posixpath.normpath(posixpath.join(box.spec.workdir, path)) for path in left]
+    replaced = [*answer.hidden_paths, *reward_files(answer)]
+    paths = [posixpath.normpath(posixpath.join(box.spec.workdir, path)) for path in replaced]
     if paths:
         removed = await box.exec(["/bin/rm", "-rf", "--", *paths], timeout_s=_COMMAND_S, cwd="/")
         if removed.exit_code != 0:
-            said = removed.stderr.decode(errors="replace").strip()
-            return f"what the agent left at a hidden path cannot be removed: {said}"
+            reason = removed.stderr.decode(errors="replace").strip()
+            return f"the agent's files at hidden paths cannot be removed: {reason}"
     try:
         await place_files(box, contents_of(answer))
     except PlacementError as error:
-        return f"{error}; the agent left something in the way"
+        return f"{error}; the agent changed this path"
     return ""
 
 
@@ -107,9 +107,9 @@ def _above_tests(box: Sandbox, answer: TaskAnswer) -> list[str]:
     workdir = PurePosixPath(box.spec.workdir)
     folders: set[PurePosixPath] = set()
     for path in (*answer.test_files, *answer.binary_files):
-        place = PurePosixPath(posixpath.normpath(posixpath.join(workdir, path)))
-        if not place.is_relative_to(workdir):
-            folders.update(place.parents)
+        test_path = PurePosixPath(posixpath.normpath(posixpath.join(workdir, path)))
+        if not test_path.is_relative_to(workdir):
+            folders.update(test_path.parents)
     hidden = [PurePosixPath(posixpath.normpath(workdir / path)) for path in answer.hidden_paths]
     kept = (folder for folder in folders if not any(folder.is_relative_to(path) for path in hidden))
     return [str(folder / name) for folder in sorted(kept) for name in _RUNNER_FILES]

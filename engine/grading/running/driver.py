@@ -11,7 +11,7 @@ from engine.testing.testrun import run_tests
 
 
 async def run_driver(box: Sandbox, request: RunRequest) -> Evidence:
-    """Run an answer's tests by the driver that its test command calls.
+    """Run an answer's tests with the driver that its test command calls.
 
     Raises:
         SandboxError: the sandbox failed; failures of the tests are evidence.

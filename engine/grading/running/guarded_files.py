@@ -1,10 +1,10 @@
-"""Comparison of test files before and after a run: what changed meanwhile was changed by the code under test.
+"""Comparison of test files before and after a run: only the code under test can have changed them meanwhile.
 
 Guarded are the answer's test files, the files of its test patch, the files of required tests, every
-``conftest.py`` above them, and scripts. A script may put tests in place itself, so a file may also end as the
-test patch or the overlay makes it, and be gone. Data that the row brings (expected output, snapshots) is
-guarded as source text is; its sign names no content, as what tests write there depends on the code. A file
-that can no longer be read is one that was changed.
+``conftest.py`` above them, and scripts. A script may place tests itself, so a file may also end with the
+content of the test patch or the overlay, or be absent. The row's data (expected output, snapshots) is guarded
+like source text; its sign contains no hash, as tests write content that depends on the code. A file that can
+no longer be read counts as changed.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class GuardedFiles:
     Args:
         names: guarded paths below the workdir.
         outside: guarded absolute paths.
-        allowed: path → hashes of the contents that it may end with.
+        allowed: path → hashes of allowed final contents.
     """
 
     def __init__(self, names: Sequence[str], outside: Sequence[str], allowed: Mapping[str, set[str]]) -> None:
@@ -56,7 +56,7 @@ class GuardedFiles:
 
         Args:
             scripts: absolute paths of scripts that run the tests.
-            overlay: test files that a command puts in place later.
+            overlay: test files that a command writes later.
 
         Raises:
             SandboxError: the files cannot be read; no test has run yet.
@@ -71,27 +71,27 @@ class GuardedFiles:
         guarded = {*given, *patched, *_files_of(answer)}
         names = sorted(path for path in guarded if is_plain(path))[:MAX_FILES]
         outside = sorted(path for path in guarded if not is_plain(path))
-        found, unreadable = await _hashes(box, names, outside)
+        hashes, unreadable = await _hashes(box, names, outside)
         if unreadable:
             raise SandboxError(f"the test files cannot be hashed: {named(unreadable.values())}")
-        allowed = {path: {found[path], _ABSENT} for path in found}
+        allowed = {path: {hashes[path], _ABSENT} for path in hashes}
         for contents in (overlay, patched):
             for path, digest in (await asyncio.to_thread(_hashed, contents)).items():
                 allowed.setdefault(path_below(workdir, path), set()).add(digest)
-        # What was absent may only come to be as the test patch or the overlay makes it.
+        # An absent file may only be created with the content of the test patch or the overlay.
         return cls(names, outside, allowed)
 
     async def checked(self, box: Sandbox, evidence: Evidence) -> Evidence:
         """Return the evidence of the run, with a sign for each file that was altered.
 
-        Altered is what has a content that the run itself did not put there, or can no longer be read.
+        A file is altered if its content is not an allowed one, or if it can no longer be read.
         """
-        found, unreadable = await _hashes(box, self._names, self._outside)
-        altered = sorted(path for path, digest in found.items() if digest not in self._allowed[path])
+        hashes, unreadable = await _hashes(box, self._names, self._outside)
+        altered = sorted(path for path, digest in hashes.items() if digest not in self._allowed[path])
         signs = {path: f"{path} was changed while the tests ran" for path in altered}
         data = [sign for path, sign in signs.items() if not _is_source(path)]
         data += [sign for path, sign in unreadable.items() if not _is_source(path)]
-        source = [f"{sign} (SHA-256 {found[path]})" for path, sign in signs.items() if _is_source(path)]
+        source = [f"{sign} (SHA-256 {hashes[path]})" for path, sign in signs.items() if _is_source(path)]
         source += [sign for path, sign in unreadable.items() if _is_source(path)]
         return replace(evidence, signs=(*evidence.signs, *source), data_signs=(*evidence.data_signs, *data))
 
@@ -101,43 +101,43 @@ async def _hashes(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Return path → hash, empty for absent files, and path → reason of files that cannot be read.
 
-    Few contents are held at once.
+    Files are read in batches, to limit memory.
     """
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     unreadable: dict[str, str] = {}
     for start in range(0, len(names), _BATCH_FILES):
         batch = names[start : start + _BATCH_FILES]
         try:
-            found |= await _fetched(box, batch)
-        except PatchError:  # one is enough for all of them
+            hashes |= await _fetched(box, batch)
+        except PatchError:  # one unreadable file fails the batch
             for name in batch:
                 try:
-                    found |= await _fetched(box, [name])
+                    hashes |= await _fetched(box, [name])
                 except PatchError as error:
                     unreadable[name] = f"{name} cannot be read: {error}"
     for path in outside:
         try:
             content = await box.read_file(path, max_bytes=_MAX_BYTES)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-            found[path] = _ABSENT
+            hashes[path] = _ABSENT
         except (OSError, ValueError) as error:
             unreadable[path] = f"{path} cannot be read: {error}"
         else:
-            found |= await asyncio.to_thread(_hashed, {path: content})
-    return found, unreadable
+            hashes |= await asyncio.to_thread(_hashed, {path: content})
+    return hashes, unreadable
 
 
 async def _fetched(box: Sandbox, names: Sequence[str]) -> dict[str, str]:
-    """Return path → hash of files below the workdir. Raises PatchError when one of them cannot be read."""
+    """Return path → hash of files below the workdir. Raises PatchError if one cannot be read."""
     states = await box.fetch_files(names)
     hashes = await asyncio.to_thread(_hashed, {name: state.data for name, state in states.items()})
     return dict.fromkeys(names, _ABSENT) | hashes
 
 
 async def _patched(box: Sandbox, sections: Sequence[str]) -> dict[str, bytes]:
-    """Return the files of a test patch's sections as they make them.
+    """Return the files that result from a test patch's sections.
 
-    Those that do not fit the tree are found by halves and left out: rows may have no content of binary files.
+    Sections that do not apply are found by bisection and left out: rows may lack contents of binary files.
     """
     try:
         return await _applied(box, "".join(sections))
@@ -149,7 +149,7 @@ async def _patched(box: Sandbox, sections: Sequence[str]) -> dict[str, bytes]:
 
 
 async def _applied(box: Sandbox, patch: str) -> dict[str, bytes]:
-    """Return the files of a patch as it makes them. Raises PatchError where it does not apply to the tree."""
+    """Return the files that result from a patch. Raises PatchError if it does not apply to the tree."""
     if not patch:
         return {}
     before = await box.fetch_files(await asyncio.to_thread(touched, patch))
@@ -163,13 +163,13 @@ def _is_source(path: str) -> bool:
 
 def _files_of(answer: TaskAnswer) -> set[str]:
     """Return the files in the names of required tests, and every possible ``conftest.py`` above them."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for test in (*answer.fail_to_pass, *answer.pass_to_pass):
         path, separator, _ = test.partition("::")
         if separator and _is_source(path) and is_plain(path):
-            found.add(path)
-            found.update(f"{parent}/conftest.py".removeprefix("./") for parent in PurePosixPath(path).parents)
-    return found
+            paths.add(path)
+            paths.update(f"{parent}/conftest.py".removeprefix("./") for parent in PurePosixPath(path).parents)
+    return paths
 
 
 def _hashed(contents: Mapping[str, bytes]) -> dict[str, str]:

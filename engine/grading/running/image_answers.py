@@ -1,6 +1,6 @@
 """Removal of the answer from a task's image before code under test runs: solution files, later commits.
 
-Hidden tests and the scripts that run them stay, for grading needs them. To remove more: ``_ANSWERS``.
+Hidden tests and the scripts that run them stay, as grading needs them. To remove more, extend ``_ANSWERS``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def remove_answers(box: Sandbox, row: TaskRow) -> None:
     """Remove solution files and the git history that began after the task.
 
     Raises:
-        SandboxError: something may be left.
+        SandboxError: parts of the answer may remain.
     """
     await box.hide(answer_paths(row.answer))
     await prepare_for_grading(
@@ -50,16 +50,16 @@ def answer_paths(answer: TaskAnswer) -> list[str]:
 
 
 def named_commits(row: TaskRow) -> list[str]:
-    """Return the base commit and everything in the test scripts that may be the name of a commit."""
-    found = [row.task.base_commit] if _COMMIT.fullmatch(row.task.base_commit) else []
+    """Return the base commit and all possible names of commits in the test scripts."""
+    commits = [row.task.base_commit] if _COMMIT.fullmatch(row.task.base_commit) else []
     for text in _scripts(row.answer):
-        found += _COMMIT.findall(_without_patches(text))
-    return list(dict.fromkeys(found))[:_MAX_COMMITS]
+        commits += _COMMIT.findall(_without_patches(text))
+    return list(dict.fromkeys(commits))[:_MAX_COMMITS]
 
 
 def taken_files(answer: TaskAnswer) -> list[str]:
-    """Return the paths that the test scripts take out of commits."""
-    found: list[str] = []
+    """Return the paths that the test scripts check out of commits."""
+    taken: list[str] = []
     for text in _scripts(answer):
         for command in _TAKES.findall(_without_patches(text)):
             try:
@@ -67,8 +67,8 @@ def taken_files(answer: TaskAnswer) -> list[str]:
             except ValueError:
                 continue
             paths = words[words.index("--") + 1 :] if "--" in words else words[2:]
-            found += [path.rpartition(":")[2] for path in paths if not path.startswith("-")]
-    return [path for path in dict.fromkeys(found) if path and not _COMMIT.fullmatch(path)]
+            taken += [path.rpartition(":")[2] for path in paths if not path.startswith("-")]
+    return [path for path in dict.fromkeys(taken) if path and not _COMMIT.fullmatch(path)]
 
 
 def _scripts(answer: TaskAnswer) -> Iterator[str]:

@@ -1,9 +1,9 @@
-"""Parsers that a benchmark brings as scripts: they run over the logs of a test run, out of the tests' reach.
+"""Log parsers that a benchmark ships as scripts; they run in a fresh sandbox, out of the tests' reach.
 
     tests in a sandbox ── all processes dead ── logs read as files ──▶ fresh sandbox: parser + logs ── result
 
-Where pytest was recorded, the parser also reads the log that pytest would have printed for its record: so the
-record's tests have the same names as the result's.
+If pytest was recorded, the parser also reads a log rendered from the record: so the record's tests have the
+same names as the result's.
 
 A row names one in ``metadata["parser"]``: ``script`` (one of its test files), ``command`` (a line of bash),
 ``logs`` (files that its test command writes) and ``result`` (the file that the parser writes).
@@ -37,7 +37,7 @@ _SAID_CHARS = 300
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """Logs of a run of the tests, as its parser wants them."""
+    """Logs of a run of the tests, as input of its parser."""
 
     files: Mapping[str, bytes]
     problem: str = ""
@@ -45,7 +45,7 @@ class Logs:
 
     @property
     def text(self) -> str:
-        """Return all logs in their order; of long ones head and tail."""
+        """Return all logs in their order; long ones are reduced to head and tail."""
         return "".join(_shortened(content).decode("utf-8", "replace") for content in self.files.values())
 
 
@@ -61,7 +61,7 @@ class LogParser:
 
     @classmethod
     def of(cls, answer: TaskAnswer) -> LogParser | None:
-        """Return the parser of a row; None where it has none. Raises DatasetError where it is malformed."""
+        """Return the parser of a row; None without one. Raises DatasetError if it is malformed."""
         given = answer.metadata.get("parser")
         if given is None:
             return None
@@ -84,7 +84,7 @@ class LogParser:
         return Logs(files)
 
     async def parse(self, box: Sandbox, answer: TaskAnswer, logs: Logs, evidence: Evidence) -> Evidence:
-        """Run the parser in a sandbox that holds nothing of the submission.
+        """Run the parser in a sandbox that contains nothing of the submission.
 
         Returns:
             The evidence with the parser's result between the markers, after the logs.
@@ -107,7 +107,7 @@ class LogParser:
         )
 
     async def _parsed_record(self, box: Sandbox, answer: TaskAnswer, record: Record | None) -> str:
-        """Return what the parser makes of the log that pytest would have printed for its record."""
+        """Return the parser's result for a log rendered from pytest's record."""
         if record is None or not record.outcomes or not self.logs:
             return ""
         first, *others = self.logs
@@ -119,16 +119,16 @@ class LogParser:
         return ""
 
     async def _parsed(self, box: Sandbox, answer: TaskAnswer, logs: Mapping[str, bytes]) -> tuple[str, str]:
-        """Run the parser over logs; return its result, and the reason where there is none."""
+        """Run the parser over logs; return its result, and the reason why there is none."""
         await place_files(box, {self.script: contents_of(answer)[self.script], **logs})
         command = f"rm -f {shlex.quote(self.result)}; {self.command}"
-        done = await box.exec(["/bin/bash", "-c", command], timeout_s=_PARSER_S)
+        run = await box.exec(["/bin/bash", "-c", command], timeout_s=_PARSER_S)
         try:
             result = await box.read_file(self.result, max_bytes=_MAX_BYTES)
         except (OSError, ValueError) as error:
-            said = done.stderr.decode("utf-8", "replace").strip()[-_SAID_CHARS:]
-            ended = "did not end in time" if done.timed_out else f"ended with {done.exit_code}"
-            return "", f"the parser of the log {ended} and left no result: {said or error}"
+            output = run.stderr.decode("utf-8", "replace").strip()[-_SAID_CHARS:]
+            ending = "did not end in time" if run.timed_out else f"ended with {run.exit_code}"
+            return "", f"the parser of the log {ending} and wrote no result: {output or error}"
         return result.decode("utf-8", "replace"), ""
 
 

@@ -1,4 +1,4 @@
-"""Evidence in the log of a script: what was printed between its markers, and whether markers were forged."""
+"""Evidence in the log of a script: the output between its markers, and forged markers."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def read_log(result: ExecResult, nonces: Nonces, *, marked: bool) -> Evidence:
             timed_out=result.timed_out,
             problem=timed_out,
         )
-    starts = [found.span() for found in _lines(nonces.start, text)]
+    starts = [match.span() for match in _lines(nonces.start, text)]
     ends = [
-        (found.start(), found.end(), int(found[1])) for found in _lines(rf"{nonces.end} (\d{{1,9}})", text)
+        (match.start(), match.end(), int(match[1])) for match in _lines(rf"{nonces.end} (\d{{1,9}})", text)
     ]
     once = len(starts) == 1 and len(ends) == 1 and starts[0][1] <= ends[0][0]
     before = text[: starts[0][0]] if once else ""
@@ -57,10 +57,10 @@ def read_log(result: ExecResult, nonces: Nonces, *, marked: bool) -> Evidence:
 
 
 def _lines(pattern: str, text: str) -> Iterator[re.Match[str]]:
-    """Yield the lines that match ``pattern``, with their ends; fast where it begins with a rare word."""
-    for found in re.finditer(rf"{pattern}(?:\n|\Z)", text):
-        if found.start() == 0 or text[found.start() - 1] == "\n":
-            yield found
+    """Yield the lines that match ``pattern``, with their ends; fast if it begins with a rare word."""
+    for match in re.finditer(rf"{pattern}(?:\n|\Z)", text):
+        if match.start() == 0 or text[match.start() - 1] == "\n":
+            yield match
 
 
 def _problem(result: ExecResult, starts: int, ends: int, once: bool) -> str:

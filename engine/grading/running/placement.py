@@ -1,8 +1,8 @@
 """Placement of test files in a grading sandbox, before a script runs or where its tests start.
 
-A script that puts tests in place itself (``git apply`` with a here-document, a test patch of the image) would
-overwrite files that are there before it runs. So it is given commands that write them where its tests start.
-These are builtins of the shell, for everything else that it could call may be the graded project's by then.
+A script that places tests itself (``git apply`` with a here-document, a test patch of the image) would
+overwrite files written before it runs. So commands are inserted that write them where its tests start. They
+are builtins of the shell, as all other programs may be the graded project's by then.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ _NOT_PLAIN = re.compile(r'[^a-zA-Z0-9 "#%()*+,\-./:;@\[\]_|~]')
 
 
 class PlacementError(SandboxError):
-    """A sandbox does not take a test file.
+    """A test file cannot be written to a sandbox.
 
     Args:
         place: absolute path of the file.
-        reason: what the file system says.
+        reason: error of the file system.
     """
 
     def __init__(self, place: str, reason: str) -> None:
@@ -35,7 +35,7 @@ class PlacementError(SandboxError):
         self.place = posixpath.normpath(place)
 
     def is_caused_by(self, paths: Iterable[str]) -> bool:
-        """Return whether one of the absolute paths is that of the file, above it or below it."""
+        """Return whether one of the absolute paths is the file's, above it or below it."""
         place = f"{self.place}/"
         return any(place.startswith(f"{path}/") or f"{path}/".startswith(place) for path in paths)
 
@@ -47,7 +47,7 @@ async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
         files: path, relative to the workdir or absolute, → content.
 
     Raises:
-        PlacementError: the sandbox does not take a file.
+        PlacementError: a file cannot be written.
     """
     for path, content in files.items():
         place = posixpath.join(box.spec.workdir, path)
@@ -58,7 +58,7 @@ async def place_files(box: Sandbox, files: Mapping[str, bytes]) -> None:
 
 
 async def remove_bytecode(box: Sandbox, files: Iterable[str]) -> None:
-    """Remove what Python compiled of test files that are to be replaced: it holds their earlier text.
+    """Remove the bytecode of test files that will be replaced: it has their earlier content.
 
     Args:
         files: paths, relative to the workdir or absolute.
@@ -81,8 +81,8 @@ async def remove_bytecode(box: Sandbox, files: Iterable[str]) -> None:
 def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:
     """Return one line of bash that writes the files, silently, with builtins only.
 
-    Call in a thread for large files. It holds no character sequence of a marker, placeholder or variable that
-    a script is searched for.
+    Call in a thread for large files. The line contains no marker, placeholder or variable that a script is
+    searched for.
     """
     writes = (
         f"printf %s $'{_escaped(content)}' >| {shlex.quote(posixpath.join(workdir, path))}; "
@@ -92,13 +92,13 @@ def placing_command(workdir: str, files: Mapping[str, bytes]) -> str:
 
 
 def _escaped(content: bytes) -> str:
-    return _NOT_PLAIN.sub(lambda found: f"\\x{ord(found[0]):02x}", content.decode("latin-1"))
+    return _NOT_PLAIN.sub(lambda match: f"\\x{ord(match[0]):02x}", content.decode("latin-1"))
 
 
 def commands(script: str) -> Iterator[tuple[int, int, str]]:
     """Yield first line, line after the last, and text (without here-document) of every command.
 
-    What no line ends is no here-document: ``$((1 << 20))``.
+    Without a line that ends it, ``<<`` is no here-document: ``$((1 << 20))``.
     """
     lines = script.split("\n")
     last = {line.strip(): number for number, line in enumerate(lines)}
@@ -109,23 +109,23 @@ def commands(script: str) -> Iterator[tuple[int, int, str]]:
             at += 1
         text = "\n".join(line.strip() for line in lines[first : at + 1])
         at += 1
-        if (found := _HEREDOC.search(text)) and last.get(found[1], -1) >= at:
-            at = next(i + 1 for i in range(at, len(lines)) if lines[i].strip() == found[1])
+        if (heredoc := _HEREDOC.search(text)) and last.get(heredoc[1], -1) >= at:
+            at = next(i + 1 for i in range(at, len(lines)) if lines[i].strip() == heredoc[1])
         yield first, at, text
 
 
 def placed_in(script: str, placing: str, runners: Collection[str] = ()) -> str | None:
     """Return a script with a command inserted where its tests start.
 
-    That is the start marker, or an earlier line that runs one of ``runners``; without both the line after the
-    last patch that the script applies.
+    Tests start at the start marker, or at an earlier line that runs one of ``runners``; without both, after
+    the last patch that the script applies.
 
     Args:
         placing: the command, see ``placing_command``.
         runners: absolute paths of scripts that run the tests.
 
     Returns:
-        None where the script neither has a marker nor applies a patch: it places no tests itself.
+        None if the script neither has a marker nor applies a patch: it places no tests itself.
     """
     at = None
     for first, after, text in commands(script):

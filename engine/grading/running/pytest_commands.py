@@ -25,7 +25,7 @@ _INSTEAD = "/run_tests.sh"
 """Script that R2E-Gym's command runs instead of its own last line, where an image has it."""
 _MAX_SCRIPTS = 20
 _SETS = re.compile(r"\b(PYTHONPATH|PYTEST_ADDOPTS)=(?![^\s;]*\$\{?\1\b)")
-"""Setting without which there is no recorder, where a script replaces it."""
+"""Assignment that replaces a setting which the recorder needs."""
 _ISOLATES = re.compile(
     r"\b(?:PYTHONPATH|PYTEST_ADDOPTS)=(?:\"\"|'')?(?=[\s;&|)]|$)"
     r"|\bunset\b[^\n;&|]{0,99}\b(?:PYTHONPATH|PYTEST_ADDOPTS)\b"
@@ -33,7 +33,7 @@ _ISOLATES = re.compile(
     r"|(?:-u|--unset)[ \t=]*(?:PYTHONPATH|PYTEST_ADDOPTS)\b)"
     r"|\bpython[\w.]*[\"']?[ \t]+(?:-\w+[ \t]+)*-[a-zA-Z]*[EI][a-zA-Z]*[ \t]"
 )
-"""Command that takes these settings from what it runs."""
+"""Command that removes these settings from the environment of what it runs."""
 
 
 async def runs_pytest(
@@ -42,9 +42,9 @@ async def runs_pytest(
     """Return whether a command runs pytest in a way that can be recorded, judged by its text.
 
     Args:
-        files: absolute path → text of scripts of the row, which are read from here and not from the sandbox.
-        changed: absolute paths of what the graded work changed. Such a script may say that it runs pytest,
-            and nothing else: neither that it cannot be recorded nor which other scripts are run.
+        files: absolute path → text of scripts of the row, used instead of the files in the sandbox.
+        changed: absolute paths that the graded work changed. Such a script only counts as running pytest: it
+            can neither prevent recording nor name other scripts to read.
 
     Raises:
         SandboxError: the sandbox failed.
@@ -70,7 +70,7 @@ def _are_recorded(own: Mapping[str, str], image: Mapping[str, str], changed: Col
     kept = {path: text for path, text in image.items() if path not in changed}
     if any(_ISOLATES.search(text) for text in (*own.values(), *kept.values())):
         return False
-    if any(_SETS.search(text) for text in kept.values()):  # those of the row are extended
+    if any(_SETS.search(text) for text in kept.values()):  # in the row's scripts these are extended
         return False
     texts = {**own, **image}
     named = SCRIPT.findall(own[""])
@@ -86,13 +86,13 @@ def _are_recorded(own: Mapping[str, str], image: Mapping[str, str], changed: Col
 
 
 def _scripts(text: str, files: Mapping[str, str]) -> list[str]:
-    """Return the scripts that a text runs: by absolute path, those of the row also by name alone."""
-    found: list[str] = []
+    """Return the scripts that a text runs, by absolute path; those of the row also by name alone."""
+    paths: list[str] = []
     for _, _, command in commands(text):
         if not command.startswith("#") and not _ONLY_NAMES.match(command):
-            found += SCRIPT.findall(command)
-            found += (path for path in files if _names(command, posixpath.basename(path)))
-    return found
+            paths += SCRIPT.findall(command)
+            paths += (path for path in files if _names(command, posixpath.basename(path)))
+    return paths
 
 
 def _names(command: str, name: str) -> bool:

@@ -20,7 +20,7 @@ _REWARD_BYTES = 1 << 20
 
 
 async def read_reports(box: Sandbox, answer: TaskAnswer, nonces: Nonces, evidence: Evidence) -> Evidence:
-    """Return the evidence with what the tests left in files, read after all of their processes are dead."""
+    """Return the evidence with the files that tests wrote; call it after all of their processes are dead."""
     record, forged = await _record(box, nonces)
     cases: Mapping[tuple[str, str], TestCase] = {}
     rewards: Mapping[str, float] = {}
@@ -30,7 +30,7 @@ async def read_reports(box: Sandbox, answer: TaskAnswer, nonces: Nonces, evidenc
         rewards = await _rewards(box, answer)
     return replace(
         evidence,
-        problem="the test runner's record is not its own" if forged else evidence.problem,
+        problem="the test runner's record was forged" if forged else evidence.problem,
         forged=evidence.forged or forged,
         signs=record.altered if record is not None else (),
         data_signs=record.changed if record is not None else (),
@@ -42,7 +42,7 @@ async def read_reports(box: Sandbox, answer: TaskAnswer, nonces: Nonces, evidenc
 
 
 async def _record(box: Sandbox, nonces: Nonces) -> tuple[Record | None, bool]:
-    """Return the sealed record, and whether there is one that is not sealed."""
+    """Return the sealed record, and whether there is an unsealed one."""
     if not nonces.key:
         return None, False
     try:
@@ -55,7 +55,7 @@ async def _record(box: Sandbox, nonces: Nonces) -> tuple[Record | None, bool]:
 
 
 def unsealed(data: bytes, key: bytes) -> Record | None:
-    """Return the content of a record. Raises ValueError when it is not sealed with the key."""
+    """Return the content of a record. Raises ValueError if it is not sealed with the key."""
     signature, _, payload = data.partition(b"\n")
     if not hmac.compare_digest(signature, hmac.new(key, payload, hashlib.sha256).hexdigest().encode()):
         raise ValueError("the seal is broken")
@@ -65,7 +65,7 @@ def unsealed(data: bytes, key: bytes) -> Record | None:
 def _merged(records: Sequence[Record]) -> Record | None:
     """Return several sessions merged into one; of several outcomes of a test the worst counts.
 
-    The outcomes of a session that did not come to its end count for nothing; None where none did.
+    Outcomes of unfinished sessions are ignored; None if none finished and no file was changed.
     """
     ended = [record for record in records if record.exit_status >= 0]
     outcomes: dict[str, str] = {}
@@ -92,15 +92,15 @@ async def _cases(box: Sandbox, path: str) -> Mapping[tuple[str, str], TestCase]:
 async def _rewards(box: Sandbox, answer: TaskAnswer) -> Mapping[str, float]:
     """Return the rewards in the verifier's reward file; of several files the one with the lowest counts.
 
-    None where one is there that cannot be read: what a verifier could not write is not what it meant.
+    Empty if a file exists but cannot be read: the verifier may not have finished writing its reward.
     """
-    found: list[Mapping[str, float]] = []
+    rewards: list[Mapping[str, float]] = []
     for path in reward_files(answer):
         try:
             data = await box.read_file(path, max_bytes=_REWARD_BYTES)
-            found.append(await asyncio.to_thread(parse_rewards, path, data.decode("utf-8", "replace")))
+            rewards.append(await asyncio.to_thread(parse_rewards, path, data.decode("utf-8", "replace")))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, TypeError):
             return {}
-    return min(found, key=reward_of, default={})
+    return min(rewards, key=reward_of, default={})

@@ -17,5 +17,5 @@ class RunRequest:
     changed: Iterable[str]
     """Paths, relative to the workdir, that the graded patch changed."""
     overlay: Mapping[str, bytes]
-    """Path, relative to the workdir or absolute, → content of test files that are in place when the tests
+    """Path, relative to the workdir or absolute, → content of test files to write before the tests
     start."""

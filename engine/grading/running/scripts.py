@@ -2,16 +2,16 @@
 
 - The script goes to bash through stdin, which is empty before the first command runs: neither a file nor a
   command line holds it.
-- The constant markers around the tests are replaced by lines with a nonce of this grading; each must come
+- The constant markers around the tests are replaced by lines with a nonce of this grading; each must occur
   exactly once. The exit code of the tests follows the end marker.
-- Where the script, or one that it runs, calls pytest or ``unittest``, their recorders record it, and
-  ``pytest_witness`` is the parent of the script's shell: it alone holds the key of the record, and it accepts
-  recorders from where the tests begin, after everything that builds or installs the project.
+- If the script, or one that it runs, calls pytest or ``unittest``, a recorder records the tests.
+  ``pytest_witness`` is then the parent of the script's shell and alone has the key of the record. It accepts
+  recorders from the start of the tests, after everything that builds or installs the project.
 - Reports and rewards are read as files, after every process of the script has been killed.
-- A script that it runs with bash is sourced instead: so bash reads the whole file at once, and changes to it
-  while it runs have no effect. Changed test files and scripts are found afterwards: ``guarded_files``.
-- Test files given as an overlay are put in place where the tests start: at the start marker, after everything
-  that builds the project or places tests itself; without markers before the script.
+- A script that it runs with bash is sourced instead: bash then reads the whole file at once, and changes to
+  it while it runs have no effect. Changed test files and scripts are detected afterwards: ``guarded_files``.
+- Test files given as an overlay are written where the tests start: at the start marker, after everything that
+  builds the project or places tests itself; without markers before the script.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
     """Run an answer's test command in the sandbox's workdir.
 
     Raises:
-        SandboxError: the sandbox failed; failing, hanging and vanishing tests are evidence.
+        SandboxError: the sandbox failed; failing, hanging and missing tests are evidence.
         ImageError: the image has no bash.
     """
     await _check_bash(box)
@@ -83,7 +83,7 @@ async def run_script(box: Sandbox, request: RunRequest) -> Evidence:
 
 
 async def _check_bash(box: Sandbox) -> None:
-    """Check that the image can run test scripts, before anything of a submission runs. Raises ImageError."""
+    """Check that the image can run test scripts, before the submission's code runs. Raises ImageError."""
     try:
         await box.read_file(_BASH, max_bytes=0)
     except (FileNotFoundError, NotADirectoryError):
@@ -91,16 +91,16 @@ async def _check_bash(box: Sandbox) -> None:
             f"image '{box.spec.image}' has no {_BASH}, which runs the test scripts: install bash in the image"
         ) from None
     except (OSError, ValueError):
-        return  # there, but larger than nothing, or not to be read
+        return  # it exists, but is larger than the limit or not readable
 
 
 async def _install_recorder(
     box: Sandbox, request: RunRequest, answer: TaskAnswer, folder: str, *, with_pytest: bool
 ) -> None:
-    """Write the recorder, and the row's scripts as they have to be for it.
+    """Write the recorder, and the row's scripts extended for it.
 
     Args:
-        answer: the request's, as ``with_recorded_unittest`` changed it.
+        answer: answer of the request after ``with_recorded_unittest``.
     """
     for name, source in recorder_scripts().items():
         await box.write_file(f"{folder}/{name}", source)
@@ -121,9 +121,9 @@ def _scripts(box: Sandbox, answer: TaskAnswer) -> dict[str, str]:
 
 
 async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, bytes]) -> str:
-    """Return the test command, which puts the overlay in place, or put it in place now.
+    """Return the test command, extended to write the overlay; if it cannot be, write the overlay now.
 
-    The command may also leave the placing of tests to a script that it runs: then that one is changed.
+    If a script that the command runs places the tests, that script is extended instead.
     """
     if not overlay:
         return answer.test_command
@@ -152,7 +152,7 @@ def prepare(command: str, nonces: Nonces, *, with_pytest: bool) -> str:
     """Return the script to run: unique markers, unique report path, the recorder.
 
     Args:
-        with_pytest: whether the recorder rides along in pytest.
+        with_pytest: whether pytest loads the recorder.
     """
     hand_over = f"printf {nonces.token} > {nonces.folder}/begin; " if nonces.key else ""
     # Braces with their own stderr keep the shell's trace (set -x) out of the log.
@@ -178,13 +178,13 @@ def prepare(command: str, nonces: Nonces, *, with_pytest: bool) -> str:
 
 
 def _extended(script: str, folder: str) -> str:
-    """Return the script with the recorder kept in its own settings of PYTHONPATH and PYTEST_ADDOPTS.
+    """Return the script with the recorder added to its settings of PYTHONPATH and PYTEST_ADDOPTS.
 
-    PYTEST_PLUGINS would need no such care, but pytester takes PYTEST_ADDOPTS alone from sessions of its own.
+    PYTEST_PLUGINS would need no such edit, but pytester removes only PYTEST_ADDOPTS from its own sessions.
     """
     script = re.sub(r"\bPYTHONPATH=([\"']?)(?=[^\"'\s])", rf"PYTHONPATH=\1{folder}:", script)
     return re.sub(
         r"\bPYTEST_ADDOPTS=([\"']?)(?=[^\"'\s]|(?<=[\"'])\s)",
-        lambda found: found[0] + (r"-p trainyard_recorder " if found[1] else r"-p\ trainyard_recorder\ "),
+        lambda match: match[0] + (r"-p trainyard_recorder " if match[1] else r"-p\ trainyard_recorder\ "),
         script,
     )

@@ -1,4 +1,4 @@
-"""Simple commands of shell scripts, read from their text: as far as it takes to tell what a line runs."""
+"""Parsing of shell scripts into simple commands, as far as needed to find the programs that a line runs."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _NOT_RUN = frozenset(
 )  # fmt: skip
 """Words after which a wrapper's program is only named."""
 _TAKES_NAME = frozenset({"--with", "-w", "--from", "--group", "--extra", "-n", "--name", "-G", "-name"})
-"""Options of wrappers whose value is no command."""
+"""Options of wrappers with a value that is no command."""
 
 
 def runs(script: str, programs: Collection[str]) -> bool:
     """Return whether a script calls one of the programs, directly, by a wrapper or as a module of Python.
 
-    What is only printed, searched for, installed or assigned is no call. An assigned command counts where it
-    is called.
+    A program that is only printed, searched for, installed or assigned is not called. An assigned command
+    counts where it is called.
     """
     variables: dict[str, str] = {}
     return any(
@@ -60,8 +60,8 @@ def simple_commands(text: str) -> Iterator[list[str]]:
     """Yield the words, without quotes, of every simple command of a line, those of substitutions included."""
     outer: list[tuple[str, list[str]]] = []
     words, word = list[str](), ""
-    for found in _TOKEN.finditer(_LABEL.sub("", text.replace("\\\n", " "))):
-        kind, token = found.lastgroup, found[0]
+    for match in _TOKEN.finditer(_LABEL.sub("", text.replace("\\\n", " "))):
+        kind, token = match.lastgroup, match[0]
         if kind == "comment":
             break
         if kind == "quoted":
@@ -92,9 +92,9 @@ def simple_commands(text: str) -> Iterator[list[str]]:
 
 def _calls(words: list[str], programs: Collection[str], variables: dict[str, str], depth: int = 8) -> bool:
     at = len(words) - words[::-1].index("{") if "{" in words else 0
-    while at < len(words) and (words[at] in _RESERVED or (found := _ASSIGNMENT.match(words[at]))):
-        if words[at] not in _RESERVED and found and found[1]:
-            variables[found[1]] = found[2]
+    while at < len(words) and (words[at] in _RESERVED or (assignment := _ASSIGNMENT.match(words[at]))):
+        if words[at] not in _RESERVED and assignment and assignment[1]:
+            variables[assignment[1]] = assignment[2]
         at += 1
     words = words[at:]
     if not words or not depth:
@@ -102,8 +102,8 @@ def _calls(words: list[str], programs: Collection[str], variables: dict[str, str
     first, text = posixpath.basename(words[0]), ""
     if first in programs:
         return True
-    if (used := _VARIABLE.match(words[0])) and used[1] in variables:
-        text = " ".join([variables.pop(used[1]), *words[1:]])
+    if (variable := _VARIABLE.match(words[0])) and variable[1] in variables:
+        text = " ".join([variables.pop(variable[1]), *words[1:]])
     elif first == "eval":
         text = " ".join(words[1:])
     elif first in _SHELLS:

@@ -1,4 +1,4 @@
-"""Commands of scripts that run ``unittest``, exchanged for ones that run it under its recorder."""
+"""Replacement of scripts' ``unittest`` commands by commands that run it under its recorder."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _UNITTEST = re.compile(
     r"[\"']?(?:[ \t]+-(?!m)\S+(?:[ \t]+[\w:]+)?)*?)[ \t]+-m[ \t]+unittest(?![\w.])"
 )
 _WITHOUT_NAMES = frozenset({GradeRule.EXIT_CODE, GradeRule.REWARD_FILE})
-"""Rules that take the names of tests from records alone; others read those that ``unittest`` prints."""
+"""Rules that take test names from records only; others read the names that ``unittest`` prints."""
 
 
 def with_recorded_unittest(answer: TaskAnswer, folder: str) -> TaskAnswer:
-    """Return an answer whose sessions of ``unittest`` are recorded; the same where it has none.
+    """Return an answer with recorded sessions of ``unittest``; the same answer without any.
 
     Args:
-        folder: the recorder's.
+        folder: folder of the recorder.
     """
     if answer.grade_rule not in _WITHOUT_NAMES:
         return answer

@@ -68,7 +68,7 @@ async def test_path_in_the_way_of_a_test_is_the_agents_doing(home: Path, row: Ta
     grade = await graded_after(environments(LocalBackend(home)), blocked, "mkdir -p checks/test.sh/x")
     assert (grade.verdict, grade.reward) == (Verdict.PATCH_FAILED, 0.0)
     assert "checks/test.sh" in grade.detail
-    assert "the agent left something in the way" in grade.detail
+    assert "the agent changed this path" in grade.detail
 
 
 REWARD = "mkdir -p /tmp/verifier; echo 1 > /tmp/verifier/reward.txt; chmod 444 /tmp/verifier/*"

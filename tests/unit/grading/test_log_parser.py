@@ -98,7 +98,7 @@ async def test_a_parser_that_fails_and_a_log_that_is_gone_are_named() -> None:
     logs = Logs({LOG: b"ran\n"})
     failed = ExecResult(exit_code=1, stdout=b"", stderr=b"KeyError: 3", timed_out=False, seconds=0.1)
     found = await parser().parse(sandbox({}, result=failed), answer(), logs, Evidence())
-    assert found.problem == "the parser of the log ended with 1 and left no result: KeyError: 3"
+    assert found.problem == "the parser of the log ended with 1 and wrote no result: KeyError: 3"
     assert (found.judged, "ran" in found.log) == ("", True)
     gone = await parser().read_logs(sandbox({}))
     assert f"the tests' log {LOG} cannot be read" in gone.problem
