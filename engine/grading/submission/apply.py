@@ -1,12 +1,12 @@
 """Application of a patch's graded part to a sandbox's tree, with the fallbacks of the official harness.
 
-The patch is applied on the host, to copies of the few files that it names; ``filter`` decides which of
-the files that changed are graded, and only these are written to the sandbox, all or none. ``git apply`` comes
-first, then what swebench tries: ``engine.patches.harness``. Contents that the patch names as what it was made
-from come out of the sandbox's repository, as ``--3way`` needs them.
+The patch is applied on the host, to copies of the few files that it names; ``filter`` selects the changed
+files to grade, and only these are written to the sandbox, all or none. ``git apply`` is tried first, then the
+fallbacks of swebench: ``engine.patches.harness``. Preimages that ``--3way`` needs are read from the sandbox's
+repository.
 
-Where it is not the harness: that one throws away what an image holds uncommitted before it tries again, here
-it stays, for a task's setup is such a change. Patches of more than ``MAX_FILES`` files get no fallback.
+Difference from the harness: that discards an image's uncommitted changes before a fallback; here they stay,
+as a task's setup is such a change. Patches of more than ``MAX_FILES`` files get no fallback.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ async def apply_graded(box: Sandbox, patch: str, row: TaskRow) -> AppliedPatch:
 async def _apply_otherwise(
     box: Sandbox, before: dict[str, FileState], patch: str, error: PatchError, *, changed: bool
 ) -> tuple[Changes, str]:
-    """Apply a patch that ``git apply`` rejected as a whole. Raises ``error`` where every fallback fails."""
+    """Apply a patch that ``git apply`` rejected as a whole. Raises ``error`` if every fallback fails."""
     if not patch.strip():
         return Changes({}, ()), ""
     if changed:
@@ -94,23 +94,23 @@ async def _apply_otherwise(
 
 
 async def _preimages(box: Sandbox, patch: str) -> list[bytes]:
-    """Return the original contents named by the patch, as far as the sandbox's repository has them."""
+    """Return the preimages named by the patch that the sandbox's repository has."""
     wanted = preimages(patch)[:MAX_FILES]
     if not wanted:
         return []
-    done = await box.exec(
+    result = await box.exec(
         _CAT_FILES,
         timeout_s=_COMMAND_S,
         cwd=box.spec.workdir,
         stdin="".join(f"{name}\n" for name in wanted).encode(),
         output_cap=_BLOBS_BYTES,
     )
-    return [] if done.dropped_bytes else _blobs(done.stdout)
+    return [] if result.dropped_bytes else _blobs(result.stdout)
 
 
 def _blobs(listing: bytes) -> list[bytes]:
     """Return the contents in the output of ``git cat-file --batch``."""
-    found: list[bytes] = []
+    blobs: list[bytes] = []
     position = 0
     while (end := listing.find(b"\n", position)) >= 0:
         header = listing[position:end].split(b" ")
@@ -118,6 +118,6 @@ def _blobs(listing: bytes) -> list[bytes]:
         if len(header) == 3 and header[2].isdigit():
             size = int(header[2])
             if header[1] == b"blob":
-                found.append(listing[position : position + size])
+                blobs.append(listing[position : position + size])
             position += size + 1
-    return found
+    return blobs

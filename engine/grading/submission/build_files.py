@@ -1,6 +1,6 @@
-"""Build files that configure tests as well: which changes concern the product alone.
+"""Comparison of build files, which configure tests as well: detects changes of the product alone.
 
-An honest solution may need another dependency or source file. So such a change is graded where it does
+An honest solution may need another dependency or source file. So such a change is graded if it does
 nothing else: dependencies and entry points in ``package.json``, dependencies and features in ``Cargo.toml``,
 requirements added to ``go.mod``, additions to ``Cargo.lock`` and ``go.sum``, source files added to the lists
 of CMake and Meson. Every other change of such a file, and of every other build file, may replace or skip
@@ -22,7 +22,7 @@ _PACKAGE_FIELDS = frozenset({"exports", "main", "module", "types", "typings", "v
 _DEPENDENCIES = ("dependencies", "optionalDependencies", "peerDependencies")
 _VERSIONS = re.compile(r"[\w.^~<>=*|+ -]+")
 _ORIGIN = ("path", "git", "registry", "package", "workspace")
-"""Keys of a dependency in ``Cargo.toml`` that say where its code comes from."""
+"""Keys of a dependency in ``Cargo.toml`` that set the origin of its code."""
 _TOKEN = re.compile(r"""#[^\n]*|"(?:[^"\\]|\\.)*"|'[^'\n]*'|[()\[\],]|[^\s()\[\],"'#]+|\S""")
 _SOURCE = re.compile(
     r"""(["']?)(?![./]*\.\.)[\w./+-]+\.(?:c|cc|cpp|cxx|h|hh|hpp|hxx|ipp|m|mm|cu|cuh|f90|s)\1""", re.I
@@ -54,7 +54,7 @@ def is_product_change(path: str, old: bytes, new: bytes) -> bool:
         AttributeError,
         LookupError,
         RecursionError,
-    ):  # another structure than the format's
+    ):  # not the format's structure
         return False
 
 
@@ -76,38 +76,38 @@ def _cargo_toml(old: str, new: str) -> bool:
 
 def _same_but_dependencies(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
     for key in {*before, *after}:
-        one, other = before.get(key, {}), after.get(key, {})
-        if one == other or key == "features":
+        old, new = before.get(key, {}), after.get(key, {})
+        if old == new or key == "features":
             continue
         if key == "dependencies":
-            if any(_origin(one.get(name)) != _origin(other[name]) for name in other):
+            if any(_origin(old.get(name)) != _origin(new[name]) for name in new):
                 return False
         elif key != "target" or any(
-            not _same_but_dependencies(one.get(name, {}), other.get(name, {})) for name in {*one, *other}
+            not _same_but_dependencies(old.get(name, {}), new.get(name, {})) for name in {*old, *new}
         ):
             return False
     return True
 
 
 def _origin(dependency: Any) -> dict[str, Any]:
-    """Return where a crate comes from; nothing where that is the registry."""
+    """Return the origin of a crate; empty for the registry."""
     fields = dependency if isinstance(dependency, dict) else {}
     return {key: fields[key] for key in _ORIGIN if key in fields}
 
 
 def _cargo_lock(old: str, new: str) -> bool:
     before, after = (tomllib.loads(text) for text in (old, new))
-    known, found = (_locked(lock) for lock in (before, after))
-    added = found - known
-    return known <= found and all(source.startswith("registry+") for _, _, source, _ in added)
+    known, locked = (_locked(lock) for lock in (before, after))
+    added = locked - known
+    return known <= locked and all(source.startswith("registry+") for _, _, source, _ in added)
 
 
 def _locked(lock: Mapping[str, Any]) -> set[tuple[str, str, str, str]]:
     """Return name, version, source and checksum of crates that are not the workspace's own."""
     return {
-        (one["name"], one["version"], one["source"], one.get("checksum", ""))
-        for one in lock.get("package", ())
-        if "source" in one
+        (package["name"], package["version"], package["source"], package.get("checksum", ""))
+        for package in lock.get("package", ())
+        if "source" in package
     }
 
 
@@ -141,16 +141,16 @@ def _go_sum(old: str, new: str) -> bool:
 
 
 def _adds_sources(old: str, new: str) -> bool:
-    """Return whether all that is new in a build script are source files in lists of source files."""
+    """Return whether a build script only gains source files in lists of source files."""
     known = iter(_TOKEN.findall(old))
     wanted = next(known, None)
     commands: list[str] = [""]
     before = ""
-    for found in _TOKEN.finditer(new):
-        token = found[0]
+    for match in _TOKEN.finditer(new):
+        token = match[0]
         if token == wanted:
             wanted = next(known, None)
-        elif commands[-1] not in _LISTS or not (token == "," or _is_source(found)):
+        elif commands[-1] not in _LISTS or not (token == "," or _is_source(match)):
             return False
         if token in ("(", "["):
             commands.append(before.lower() if token == "(" else commands[-1])

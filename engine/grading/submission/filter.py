@@ -1,11 +1,12 @@
 """Filter of a patch's graded part: all changes except tests, their configuration and installed packages.
 
-That is decided by the files that changed when the patch was applied, never by its text. Files that the gold
-patch touches are always admitted, whatever their names (``django/test/x.py`` is code, and its neighbours are,
-too), and changes of build files that concern the product alone. Where the solution is no patch and all tests
-lie outside of the workdir, names say less: tests and build files there are what the task asks for. What is
-left out, and suspicious added lines, become findings. Names are listed in ``engine.datasets.paths``; a task's
-own tests are protected, whatever their names, and nothing may be put where they or their folders go.
+The files that changed when the patch was applied decide, never its text. Files that the gold patch touches
+are always admitted, whatever their names (``django/test/x.py`` and its neighbours are code), and changes of
+build files that concern the product alone. If the solution is no patch and all tests are outside of the
+workdir, tests and build files in it are admitted, pytest's configuration is not: the task may ask for them.
+Left-out files and suspicious added lines become findings. Names are listed in ``engine.datasets.paths``. A
+task's own tests are protected, whatever their names, and nothing may be created at their paths or their
+folders' paths.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class PatchFilter:
         return {path: state for path, state in tree.items() if not self._is_hidden(path)}
 
     def protects(self, path: str) -> bool:
-        """Return whether no graded patch brings its own version of a file.
+        """Return whether no graded patch can change a file.
 
         Args:
             path: as ``path_below`` returns it for the workdir.
@@ -154,7 +155,7 @@ class PatchFilter:
             path: as ``path_below`` returns it for the workdir.
             old: the file before; None where there is none.
             new: the file after; None where it is deleted.
-            packages: packages of files that the tree has, as ``_package_of`` names them.
+            packages: packages of the tree's files, as returned by ``_package_of``.
         """
         if self._is_hidden(path):
             return FindingKind.TESTS_EDITED
@@ -181,7 +182,7 @@ class PatchFilter:
         return configures_pytest(path) if self._tests_outside else is_configuration(path)
 
     def _extends(self, path: PurePosixPath, packages: frozenset[tuple[str, ...]]) -> bool:
-        """Return whether a new file belongs to a package of the product, whatever that is called."""
+        """Return whether a new file belongs to a package of the product, whatever its name."""
         package = _package_of(str(path))
         return package in self._packages or (package in packages and path.name != "__init__.py")
 
@@ -196,12 +197,12 @@ class PatchFilter:
 def _paths_of(patch: str) -> set[str]:
     """Return the paths in a trusted patch."""
     parts = split_patch(patch)
-    found = {path for part in parts for path in part.paths}
-    return found if all(part.paths for part in parts) else found | header_paths(patch)
+    paths = {path for part in parts for path in part.paths}
+    return paths if all(part.paths for part in parts) else paths | header_paths(patch)
 
 
 def _below(workdir: str, paths: Iterable[str]) -> set[str]:
-    """Return paths as ``path_below`` does."""
+    """Return the results of ``path_below`` for paths."""
     return {path_below(workdir, path) for path in paths}
 
 
@@ -210,25 +211,25 @@ def _parents(path: str) -> list[str]:
 
 
 def _builds_product(path: str, old: FileState | None, new: FileState | None) -> bool:
-    """Return whether a build file is changed in what concerns the product alone."""
+    """Return whether a change of a build file concerns the product alone."""
     if old is None or new is None or old.git_mode != new.git_mode or stat.S_ISLNK(new.mode):
         return False
     return is_product_change(path, old.data, new.data)
 
 
 def _replaces_tests(path: PurePosixPath, new: FileState) -> bool:
-    """Return whether a symlink would stand where a folder of tests goes."""
+    """Return whether a symlink has the name of a folder of tests."""
     return stat.S_ISLNK(new.mode) and is_test_folder(path.name)
 
 
 def _import_place(path: str) -> tuple[str, ...]:
-    """Return the parts of a path, its import root first (empty where that is the top folder)."""
+    """Return the parts of a path, its import root first (empty for the top folder)."""
     parts = PurePosixPath(path).parts
     return parts if len(parts) > 1 and parts[0] in _ROOTS else ("", *parts)
 
 
 def _package_of(path: str) -> tuple[str, ...]:
-    """Return import root and name of the package that a Python file lies in; nothing for other files."""
+    """Return import root and name of a Python file's package; empty for other files."""
     place = _import_place(path)
     return place[:2] if len(place) > 2 and path.endswith(_PYTHON) else ()
 
@@ -243,7 +244,7 @@ def _shadows(path: PurePosixPath, new: FileState | None) -> bool:
 
 
 def _suspicious(before: Tree, changes: Changes) -> list[TamperFinding]:
-    found: list[TamperFinding] = []
+    findings: list[TamperFinding] = []
     for path, state in changes.files.items():
         known = frozenset(_lines(before[path])) if path in before else frozenset()
         smells = [
@@ -251,8 +252,8 @@ def _suspicious(before: Tree, changes: Changes) -> list[TamperFinding]:
             for line in _lines(state)
             if line not in known and _SUSPICIOUS.search(line)
         ]
-        found += smells[:_MAX_LINES]
-    return found
+        findings += smells[:_MAX_LINES]
+    return findings
 
 
 def _lines(state: FileState) -> list[str]:

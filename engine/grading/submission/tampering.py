@@ -1,7 +1,7 @@
 """Signs of tampering in an agent's actions: commands that search for the answer or the grader.
 
 No sign decides a verdict. Signs are shown on the trajectory and counted, so that people see what a policy
-tries. To look for more: a row in ``_COMMANDS``.
+tries. To detect more, add a row to ``_COMMANDS``.
 """
 
 from __future__ import annotations
@@ -79,14 +79,14 @@ def find_tampering(steps: Iterable[Step], answer: TaskAnswer) -> tuple[TamperFin
     Args:
         answer: its ``hidden_paths`` are searched for as well.
     """
-    found: list[TamperFinding] = []
+    findings: list[TamperFinding] = []
     counts: dict[FindingKind, int] = {}
     for step in steps:
         for kind, detail in _signs(_command(step)[:_COMMAND_CHARS], answer.hidden_paths):
             counts[kind] = counts.get(kind, 0) + 1
             if counts[kind] <= _MAX_PER_KIND:
-                found.append(TamperFinding(kind=kind, detail=detail[:_DETAIL_CHARS], step=step.index))
-    return tuple(found)
+                findings.append(TamperFinding(kind=kind, detail=detail[:_DETAIL_CHARS], step=step.index))
+    return tuple(findings)
 
 
 def _command(step: Step) -> str:
