@@ -16,7 +16,7 @@ _Z = 1.959963984540054
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """A probability and what came of it."""
+    """A predicted probability and its outcome."""
 
     probability: float
     """0 … 1, e.g. P(YES) of a verifier."""
@@ -80,14 +80,14 @@ def auc(forecasts: Iterable[Forecast]) -> float | None:
 
 
 def within_group_auc(groups: Iterable[Sequence[Forecast]]) -> float | None:
-    """Return the share of pairs within a group that are ordered rightly, ties counted half."""
+    """Return the share of pairs within a group that are ordered correctly, ties counted half."""
     counted = [_pairs(group) for group in groups]
     pairs = sum(count for _, count in counted)
     return fsum(wins for wins, _ in counted) / pairs if pairs else None
 
 
 def _pairs(forecasts: Iterable[Forecast]) -> tuple[float, int]:
-    """Return the pairs of a positive and a negative outcome that are ordered rightly, and all pairs."""
+    """Return the number of (positive, negative) pairs that are ordered correctly, and of all pairs."""
     ordered: dict[bool, list[float]] = {True: [], False: []}
     for forecast in forecasts:
         ordered[forecast.outcome].append(forecast.probability)
@@ -103,19 +103,19 @@ def brier_score(forecasts: Sequence[Forecast]) -> float | None:
     """Return the mean squared difference of probability and outcome; None without forecasts."""
     if not forecasts:
         return None
-    return fsum((one.probability - one.outcome) ** 2 for one in forecasts) / len(forecasts)
+    return fsum((forecast.probability - forecast.outcome) ** 2 for forecast in forecasts) / len(forecasts)
 
 
 def calibration_error(bins: Sequence[ReliabilityBin]) -> float | None:
     """Return Σ n_b / N · |rate_b − mean probability_b|; None without forecasts."""
-    total = sum(one.count for one in bins)
+    total = sum(group.count for group in bins)
     if not total:
         return None
     return (
         fsum(
-            one.count * abs(one.rate - one.mean_probability)
-            for one in bins
-            if one.rate is not None and one.mean_probability is not None
+            group.count * abs(group.rate - group.mean_probability)
+            for group in bins
+            if group.rate is not None and group.mean_probability is not None
         )
         / total
     )
@@ -126,17 +126,17 @@ def reliability(forecasts: Iterable[Forecast], *, num_bins: int = 10) -> tuple[R
     members: list[list[Forecast]] = [[] for _ in range(num_bins)]
     for forecast in forecasts:
         members[min(int(forecast.probability * num_bins), num_bins - 1)].append(forecast)
-    return tuple(_bin(index / num_bins, (index + 1) / num_bins, found) for index, found in enumerate(members))
+    return tuple(_bin(index / num_bins, (index + 1) / num_bins, group) for index, group in enumerate(members))
 
 
 def _bin(low: float, high: float, members: Sequence[Forecast]) -> ReliabilityBin:
-    count, positive = len(members), sum(one.outcome for one in members)
+    count, positive = len(members), sum(forecast.outcome for forecast in members)
     interval = wilson(positive, count) if count else (None, None)
     return ReliabilityBin(
         low=low,
         high=high,
         count=count,
-        mean_probability=fsum(one.probability for one in members) / count if count else None,
+        mean_probability=fsum(forecast.probability for forecast in members) / count if count else None,
         rate=positive / count if count else None,
         rate_low=interval[0],
         rate_high=interval[1],
@@ -148,4 +148,4 @@ def wilson(positive: int, count: int) -> tuple[float, float]:
     share, spread = positive / count, _Z**2 / count
     centre = (share + spread / 2) / (1 + spread)
     half = _Z * sqrt(share * (1 - share) / count + spread / (4 * count)) / (1 + spread)
-    return max(min(centre - half, share), 0.0), min(max(centre + half, share), 1.0)  # rounding apart
+    return max(min(centre - half, share), 0.0), min(max(centre + half, share), 1.0)  # against rounding

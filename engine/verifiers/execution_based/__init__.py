@@ -1,1 +1,1 @@
-"""Execution-based verifier: candidates judged by tests that anybody could run, never by the answer key."""
+"""Execution-based verifier: candidates judged by tests without the answer key."""

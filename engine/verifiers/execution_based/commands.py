@@ -1,4 +1,4 @@
-"""Commands that run tests of a task's repository with pytest, and what of a row they may use."""
+"""Commands that run tests of a task's repository with pytest, from the visible part of a row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OWN_PYTEST = ("python3", "-m", "pytest", "-q", "--tb=short", "-p", "no:cachepro
 
 
 def visible_row(row: TaskRow) -> TaskRow:
-    """Return a task with no more of its answer than makes agents' sandboxes and starts pytest there."""
+    """Return a task with only the part of its answer that sandboxes of agents and pytest need."""
     roots = PytestCommand.of(row).roots
     answer = TaskAnswer(
         gold_patch="",
@@ -29,9 +29,9 @@ def visible_row(row: TaskRow) -> TaskRow:
 
 
 def regression_script(row: TaskRow) -> str:
-    """Return the dataset's own script for a task's regression tests; empty where it has none.
+    """Return the dataset's own script for a task's regression tests; empty without one.
 
-    R2E-Gym's variant of SWE-bench brings one (``run_tests_regression``), for runners other than pytest too.
+    R2E-Gym's variant of SWE-bench has one (``run_tests_regression``), for runners other than pytest too.
     """
     return str(row.answer.metadata.get("run_tests_regression") or "")
 
@@ -41,12 +41,12 @@ class PytestCommand:
     """Start of pytest in a task's image."""
 
     roots: tuple[str, ...] | None
-    """Import roots of the code under test, for the driver of images with our toolchain; None where the
-    image has a pytest of its own."""
+    """Import roots of the code under test, for the driver of images with our toolchain; None if the
+    image has its own pytest."""
 
     @classmethod
     def of(cls, row: TaskRow) -> PytestCommand:
-        """Return the command for a task's image, which its test command tells."""
+        """Return the command for a task's image, derived from its test command."""
         if DRIVER not in row.answer.test_command:
             return cls(roots=None)
         words = shlex.split(row.answer.test_command)
@@ -54,7 +54,7 @@ class PytestCommand:
 
     @property
     def traces(self) -> bool:
-        """Return whether it can record which lines each test executes."""
+        """Return whether the lines that each test executes can be recorded."""
         return self.roots is not None
 
     def script(self, tests: Sequence[str], *, path: str, trace: bool = False) -> str:
@@ -62,7 +62,7 @@ class PytestCommand:
 
         Args:
             tests: files or node ids, relative to the workdir.
-            path: ``PATH`` with the project's own Python first; empty where it has none.
+            path: ``PATH`` with the project's own Python first; empty without one.
             trace: whether to record executed lines.
         """
         if self.roots is not None:

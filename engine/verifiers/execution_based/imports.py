@@ -14,19 +14,19 @@ _STATEMENT = re.compile(
     r"import\b[ \t]*+(?P<names>\([^)]*+|[^\n]*+)|import[ \t]++(?P<plain>[^\n]*+))",
     re.MULTILINE,
 )
-"""An import, read as text: files that this version of Python cannot parse have imports, too.
+"""Import statement as text, also in files that this version of Python cannot parse.
 
-No part gives back what it took, so that hostile files take linear time.
+Possessive quantifiers keep the time linear for hostile files.
 """
 
 
 def module_names(paths: Iterable[str]) -> frozenset[tuple[str, ...]]:
     """Return the names, in parts, under which the Python files of a repository may be imported."""
-    found: set[tuple[str, ...]] = set()
+    names: set[tuple[str, ...]] = set()
     for path in paths:
         parts = _parts(path)
-        found.update(parts[start:] for start in range(len(parts)))
-    return frozenset(found)
+        names.update(parts[start:] for start in range(len(parts)))
+    return frozenset(names)
 
 
 def imported_modules(
@@ -34,24 +34,24 @@ def imported_modules(
 ) -> frozenset[tuple[str, ...]]:
     """Return the modules named by the imports of a test file, in parts.
 
-    ``from a import b`` names the module ``a.b`` where there is one, else ``a``, which may have ``b`` from any
+    ``from a import b`` names the module ``a.b`` if it exists, else ``a``, which may import ``b`` from any
     module of its package.
 
     Args:
-        path: of the test file, from which relative imports are resolved.
+        path: path of the test file, for relative imports.
         known: see ``module_names``.
     """
-    found: set[tuple[str, ...]] = set()
+    modules: set[tuple[str, ...]] = set()
     for statement in _STATEMENT.finditer(source[:_MAX_BYTES].decode("utf-8", "replace")):
         dots, base, plain = statement["dots"] or "", statement["module"] or "", statement["plain"]
         if plain is not None:
-            found.update(tuple(alias.split(".")) for alias in _names(plain))
+            modules.update(tuple(alias.split(".")) for alias in _names(plain))
             continue
         above = PurePosixPath(path).parts[: -len(dots)] if dots else ()
         module = (*above, *(base.split(".") if base else ()))
         within = [(*module, alias) for alias in _names(statement["names"])]
-        found.update([name if name in known else module for name in within] or [module])
-    return frozenset(found)
+        modules.update([name if name in known else module for name in within] or [module])
+    return frozenset(modules)
 
 
 def _names(text: str) -> list[str]:
@@ -61,23 +61,23 @@ def _names(text: str) -> list[str]:
 
 
 def is_imported(path: str, modules: Collection[tuple[str, ...]]) -> bool:
-    """Return whether a file is one of the modules, or lies in a package that is.
+    """Return whether a file is one of the modules, or directly in a package among them.
 
     Args:
-        path: of a Python file, relative to the workdir.
+        path: path of a Python file, relative to the workdir.
     """
     parts = _parts(path)
     return any(_is(parts, module) or _is(parts[:-1], module) for module in modules)
 
 
 def _parts(path: str) -> tuple[str, ...]:
-    """Return the parts of a Python file's path that a module's name has."""
+    """Return the name, in parts, that a Python file's path gives its module."""
     parts = PurePosixPath(path).with_suffix("").parts
     return parts[:-1] if parts[-1:] == ("__init__",) else parts
 
 
 def _is(parts: tuple[str, ...], module: tuple[str, ...]) -> bool:
-    """Return whether a path is that of a module. One word is believed at an import root only."""
+    """Return whether a path is that of a module. A name of one part must be at an import root."""
     if not module or parts[len(parts) - len(module) :] != module or len(parts) < len(module):
         return False
     return len(module) > 1 or parts[: -len(module)] in _ROOTS

@@ -1,8 +1,8 @@
-"""Regression tests: those of the repository that pass on the untouched tree and touch what candidates change.
+"""Regression tests: tests of the repository that pass on the untouched tree and touch files of candidates.
 
-A test touches a file if its test file imports it, or if it executes a line of it where the image's pytest can
-record that. A dataset's own script says itself which tests it runs; all that pass untouched count. All
-candidates of a task run the same tests, or their numbers of passes could not be compared.
+A test touches a file if its test file imports it, or if it executes a line of it and the image's pytest can
+record that. A dataset's own script selects its tests itself; all that pass on the untouched tree count. All
+candidates of a task run the same tests, so that their numbers of passes can be compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LIST_BYTES = 4 << 20
 _BATCH_FILES = 64
 _LIST = f"find . -name '.?*' -prune -o -type f -name '*.py' -print0 | head -c {_LIST_BYTES // 2}"
 _TEST_FILE = re.compile(r"test_.*\.py|.*_test\.py")
-"""Names by which pytest knows test files."""
+"""File names that pytest collects."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,17 +39,17 @@ class RegressionSuite:
     tests: tuple[str, ...] = ()
     """Node ids."""
     changed: tuple[str, ...] = ()
-    """Python files that some candidate changes, tests left out."""
+    """Python files that any candidate changes, except tests."""
     untested: tuple[str, ...] = ()
-    """Those of them that no regression test touches."""
+    """Changed files that no regression test touches."""
     failing: tuple[str, ...] = ()
-    """Tests that touch them and do not pass every time on the untouched tree."""
+    """Tests that touch changed files and do not always pass on the untouched tree."""
     files_left_out: int = 0
     """Test files beyond the limit, which were not tried."""
     signs: tuple[str, ...] = ()
-    """Signs of tampering that the untouched repository gives."""
+    """Signs of tampering in runs of the untouched repository."""
     script: str = ""
-    """The dataset's own script that runs the tests; empty where pytest runs them."""
+    """The dataset's own script that runs the tests; empty if pytest runs them."""
 
     @property
     def selection(self) -> TestSelection:
@@ -64,7 +64,7 @@ async def find_regression_tests(
     """Return the regression tests of a task for its candidates' patches.
 
     Args:
-        patches: of all candidates that are to be compared; those that are none are ignored.
+        patches: patches of all candidates to compare; invalid ones are ignored.
         max_files: maximum number of test files to run; those that import a changed file come first.
         repeats: runs on the untouched tree, all of which a test must pass.
 
@@ -110,7 +110,7 @@ async def find_regression_tests(
 async def _untouched(
     runs: TestRuns, row: TaskRow, selection: TestSelection, repeats: int, *, trace: bool = False
 ) -> list[TestReport]:
-    """Return reports of runs on the untouched tree. Raises DatasetError when no test runs."""
+    """Return reports of runs on the untouched tree. Raises DatasetError if no test runs."""
     reports: list[TestReport] = []
     for repeat in range(repeats):
         reports.append(await runs.untouched(row, selection, repeat=repeat, trace=trace and repeat == 0))
@@ -132,14 +132,14 @@ def _signs(reports: Iterable[TestReport]) -> tuple[str, ...]:
 
 def _changed(patches: Collection[str]) -> tuple[str, ...]:
     """Return the Python files that patches change, without tests."""
-    found: set[str] = set()
+    changed: set[str] = set()
     for patch in dict.fromkeys(patches):
         try:
             names = touched(patch)
         except PatchError:
             continue
-        found.update(name for name in names if name.endswith(".py") and not is_test_path(name))
-    return tuple(sorted(found))
+        changed.update(name for name in names if name.endswith(".py") and not is_test_path(name))
+    return tuple(sorted(changed))
 
 
 async def _test_files(box: Sandbox) -> tuple[dict[str, bytes], frozenset[tuple[str, ...]]]:
@@ -150,11 +150,11 @@ async def _test_files(box: Sandbox) -> tuple[dict[str, bytes], frozenset[tuple[s
     paths = (path.removeprefix("./") for path in listed.stdout.decode("utf-8", "replace").split("\0")[:-1])
     names = sorted(path for path in paths if is_plain(path) and not path.startswith("-"))
     tests = [path for path in names if _TEST_FILE.fullmatch(PurePosixPath(path).name)]
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for start in range(0, len(tests), _BATCH_FILES):
         states = await box.fetch_files(tests[start : start + _BATCH_FILES])
-        found |= {name: state.data for name, state in states.items()}
-    return found, module_names(names)
+        contents |= {name: state.data for name, state in states.items()}
+    return contents, module_names(names)
 
 
 def _importing(
@@ -165,12 +165,12 @@ def _importing(
     Args:
         known: names of the repository's modules.
     """
-    found: dict[str, tuple[str, ...]] = {}
+    importing: dict[str, tuple[str, ...]] = {}
     for path, source in sources.items():
         modules = imported_modules(path, source, known)
         if imported := tuple(name for name in changed if is_imported(name, modules)):
-            found[path] = imported
-    return found
+            importing[path] = imported
+    return importing
 
 
 def _touched(

@@ -1,4 +1,4 @@
-"""Reports of test runs: a typed ending, and the outcome of every test that reported."""
+"""Reports of test runs: a status, and the outcome of every reported test."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _LOG_CHARS = 4000
 
 
 class RunStatus(StrEnum):
-    """Ending of a test run."""
+    """Final status of a test run."""
 
     RAN = "ran"
-    """The tests came to their end; some may have failed."""
+    """The tests finished; some may have failed."""
     NO_CHANGE = "no_change"
     """The patch is empty, or changes nothing but tests and their configuration: nothing was run."""
     PATCH_FAILED = "patch_failed"
     """The patch does not apply."""
     TIMED_OUT = "timed_out"
-    """Tests hit the time limit; outcomes are those of the files that did not."""
+    """Tests hit the time limit; outcomes are those of the other files."""
     NO_REPORT = "no_report"
     """Tests ended without a report: a crash, an early exit, no pytest; outcomes are those of other files."""
     TAMPERED = "tampered"
@@ -39,19 +39,19 @@ class TestReport:
     __test__ = False
     status: RunStatus
     outcomes: Mapping[str, TestOutcome] = field(default_factory=dict)
-    """Node id → outcome; a file that could not be collected is there by its path, as an error."""
+    """Node id → outcome; a file that could not be collected is listed by its path, as an error."""
     detail: str = ""
-    """Reason of the status, one sentence; empty where the tests ran."""
+    """Reason of the status, one sentence; empty if the tests ran."""
     log: str = ""
     """End of the tests' output."""
     seconds: float = 0.0
     signs: tuple[str, ...] = ()
-    """Signs of tampering that an honest project's own tests may give as well."""
+    """Signs of tampering that an honest project's own tests may cause as well."""
     executed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Node id → files of which the test executed lines; only for a traced run."""
 
     def passed(self, tests: Collection[str]) -> tuple[str, ...]:
-        """Return those of the given tests that passed, in their order."""
+        """Return the given tests that passed, in their order."""
         return tuple(test for test in tests if self.outcomes.get(test) is TestOutcome.PASSED)
 
 
@@ -61,9 +61,9 @@ def report_of(
     """Return the report of a run.
 
     Args:
-        known_signs: signs of tampering that the untouched repository gives as well.
-        printed: statuses by the name of the test that a parser found in the log, where a runner without a
-            recorder may have run the tests.
+        known_signs: signs of tampering in runs of the untouched repository.
+        printed: test → status according to a parser of the log, if a runner without a recorder may have run
+            the tests.
     """
     printed = None if evidence.record_wanted else printed
     status, detail = _status(evidence, known_signs, printed)
@@ -79,7 +79,7 @@ def report_of(
 
 
 def not_run(status: RunStatus, detail: str) -> TestReport:
-    """Return the report of a run that never came to its tests."""
+    """Return the report of a run that ended before its tests."""
     return TestReport(status=status, detail=_storable(detail))
 
 
@@ -111,14 +111,14 @@ def _status(
     if printed is not None:
         return (RunStatus.RAN, "") if printed else (RunStatus.NO_REPORT, "the log names no test")
     if evidence.signed is None and (evidence.record is None or evidence.record.exit_status < 0):
-        return RunStatus.NO_REPORT, f"pytest did not come to its end (exit code {evidence.exit_code})"
+        return RunStatus.NO_REPORT, f"pytest did not finish (exit code {evidence.exit_code})"
     return RunStatus.RAN, ""
 
 
 def _outcomes(evidence: Evidence, printed: Mapping[str, str]) -> dict[str, TestOutcome]:
     if evidence.signed is not None:
-        found = evidence.signed.outcomes(evidence.signed.ids)
-        return {_storable(test): outcome for test, outcome in found.items()}
+        signed = evidence.signed.outcomes(evidence.signed.ids)
+        return {_storable(test): outcome for test, outcome in signed.items()}
     outcomes = evidence.record.outcomes if evidence.record is not None else printed
     return {_storable(test): TestOutcome(outcome.lower()) for test, outcome in outcomes.items()}
 
@@ -129,5 +129,5 @@ def _executed(evidence: Evidence) -> dict[str, tuple[str, ...]]:
 
 
 def _storable(text: str) -> str:
-    """Return a text of the code under test with surrogates, which no file can hold, written as escapes."""
+    """Return a text of the code under test with surrogates, which files cannot store, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -20,17 +20,17 @@ class Rejection(StrEnum):
     """Reason why a reproduction test is not kept."""
 
     NO_TEST = "no_test"
-    """Its author left no test file."""
+    """Its author wrote no test file."""
     DID_NOT_RUN = "did_not_run"
-    """No test of it ran: it cannot be imported, holds no test, or ended the runner."""
+    """No test of it ran: it cannot be imported, contains no test, or ended the runner."""
     TIMED_OUT = "timed_out"
-    """Time limit hit on the untouched repository."""
+    """It hit the time limit on the untouched repository."""
     PASSES = "passes"
     """No test of it fails on the untouched repository."""
     FLAKY = "flaky"
     """No test of it fails every time on the untouched repository."""
     TAMPERED = "tampered"
-    """Test runner or files of tests altered."""
+    """It altered the test runner or test files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class ReproductionTest:
     author: str
     """Id of the trajectory that wrote it."""
     content: str
-    """Text of the file; empty where the author left none."""
+    """Text of the file; empty if the author wrote none."""
 
     @property
     def digest(self) -> str:
@@ -49,7 +49,7 @@ class ReproductionTest:
 
     @property
     def selection(self) -> TestSelection:
-        """Return the test file as one to put in place and run."""
+        """Return the selection that adds the test file and runs it."""
         content = self.content.encode("utf-8", "surrogateescape")
         return TestSelection(files=(TEST_FILE,), added={TEST_FILE: content})
 
@@ -60,7 +60,7 @@ class Examination:
 
     test: ReproductionTest
     rejection: Rejection | None
-    """None where it is kept."""
+    """None if it is kept."""
     failing: tuple[str, ...] = ()
     """Node ids that fail every time on the untouched repository; they alone count for a candidate."""
     detail: str = ""
@@ -89,9 +89,9 @@ async def examine(runs: TestRuns, row: TaskRow, test: ReproductionTest) -> Exami
             rejection, detail = rejected
             return Examination(test=test, rejection=rejection, detail=detail, log=reports[0].log)
     failing = [_failed(report) for report in reports]
-    steady = tuple(name for name in failing[0] if all(name in names for names in failing))
-    if steady:
-        return Examination(test=test, rejection=None, failing=steady, log=reports[0].log)
+    always_failing = tuple(name for name in failing[0] if all(name in names for names in failing))
+    if always_failing:
+        return Examination(test=test, rejection=None, failing=always_failing, log=reports[0].log)
     passes = not any(failing)
     return Examination(
         test=test,
@@ -102,7 +102,7 @@ async def examine(runs: TestRuns, row: TaskRow, test: ReproductionTest) -> Exami
 
 
 def _rejected(report: TestReport) -> tuple[Rejection, str] | None:
-    """Return why a test that ended so is not kept; None where its outcomes decide."""
+    """Return the reason to reject a test with this report; None if its outcomes decide."""
     if report.status is RunStatus.TIMED_OUT:
         return Rejection.TIMED_OUT, report.detail
     if report.status is RunStatus.TAMPERED:
@@ -119,5 +119,5 @@ def _rejected(report: TestReport) -> tuple[Rejection, str] | None:
 
 
 def _failed(report: TestReport) -> Sequence[str]:
-    """Return the tests that failed; one that ended with an error did not come to its assertions."""
+    """Return the tests that failed; a test that ended with an error did not reach its assertions."""
     return [test for test, outcome in report.outcomes.items() if outcome is TestOutcome.FAILED]

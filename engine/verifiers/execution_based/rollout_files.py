@@ -1,4 +1,4 @@
-"""Files of rollouts to score, and of tests that agents wrote; a bad line costs itself only."""
+"""Files of rollouts to score, and of tests that agents wrote; bad lines are rejected alone."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_rollouts(path: Path) -> tuple[list[FinishedRollout], list[str]]:
 def read_tests(path: Path) -> tuple[list[WrittenTest], list[str]]:
     """Return the tests of a file, and the reasons why lines were rejected.
 
-    Rows are as in ``read_rollouts``; instead of the ``patch`` of a testing agent they may have ``content``.
+    Rows are as in ``read_rollouts``; they may have ``content`` instead of a testing agent's ``patch``.
 
     Raises:
         DatasetError: the file holds no test.
@@ -61,20 +61,20 @@ def read_tests(path: Path) -> tuple[list[WrittenTest], list[str]]:
 
 
 def _read(path: Path, parse: Callable[[Row], T]) -> tuple[list[T], list[str]]:
-    found: list[T] = []
+    parsed: list[T] = []
     rejected: list[str] = []
-    for number, read in enumerate(open_rows(path, 0)[0], 1):
+    for number, file_row in enumerate(open_rows(path, 0)[0], 1):
         try:
-            if read.error:
-                raise DatasetError(read.error)
-            found.append(parse(read.row))
+            if file_row.error:
+                raise DatasetError(file_row.error)
+            parsed.append(parse(file_row.row))
         except DatasetError as error:
             name = f", field '{error.field}'" if error.field else ""
-            rejected.append(f"line {read.line or number}{name}: {error}")
-    if not found:
+            rejected.append(f"line {file_row.line or number}{name}: {error}")
+    if not parsed:
         first = f"; the first of {len(rejected)} problems: {rejected[0]}" if rejected else ""
         raise DatasetError(f"{path} holds no usable rows{first}")
-    return found, rejected
+    return parsed, rejected
 
 
 def _rollout(row: Row) -> FinishedRollout:

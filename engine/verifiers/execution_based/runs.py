@@ -2,8 +2,8 @@
 
     sandbox as agents see it ── patch, filtered as in grading ── test files ── pytest ── report
 
-Hidden files are removed and no answer is read. Tests that hang or end the runner cost their own file only:
-the files are then run one by one.
+Hidden files are removed and no answer is read. If tests hang or end the runner, the files are run one by one,
+so that only their own file loses its outcomes.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ class TestSelection:
     files: tuple[str, ...]
     """Test files, relative to the workdir."""
     added: Mapping[str, bytes] = field(default_factory=dict)
-    """Path → content of those that the repository does not have."""
+    """Path → content of test files that the repository does not have."""
     signs: tuple[str, ...] = ()
-    """Signs of tampering that they give on the untouched repository."""
+    """Signs of tampering in runs of the untouched repository."""
     script: str = ""
-    """The dataset's own script that runs them, in place of pytest with ``files``."""
+    """The dataset's own script that runs the tests, instead of pytest with ``files``."""
 
 
 class TestRuns:
-    """Runs tests, at most ``max_parallel`` runs at once; the report of an identical patch is reused.
+    """Executor of tests, at most ``max_parallel`` runs at once; reports of identical patches are reused.
 
     Args:
         backend: the sandboxes in which tests run.
@@ -65,7 +65,7 @@ class TestRuns:
         run_id: the run that owns the sandboxes.
         timeout_s: time limit of one run.
         max_parallel: maximum number of concurrent runs.
-        store: reports of earlier runs; None keeps those of this process.
+        store: store of reports; None keeps them in memory.
     """
 
     __test__ = False
@@ -87,10 +87,10 @@ class TestRuns:
         self._store = store or MemoryReports()
         self._locks: dict[str, asyncio.Lock] = {}
         self._contents: dict[str, tuple[TaskRow, str]] = {}
-        """Task id → the row with this id that was last seen, and the hash of its content."""
+        """Task id → the last row with this id, and the hash of its content."""
 
     async def report(self, row: TaskRow, patch: str, selection: TestSelection) -> TestReport:
-        """Return the report of the tests under a candidate's patch, from the store where it is known.
+        """Return the report of the tests under a candidate's patch, from the store if present.
 
         Raises:
             SandboxError: infrastructure failed in every attempt; such a run is not stored.
@@ -103,10 +103,10 @@ class TestRuns:
     async def untouched(
         self, row: TaskRow, selection: TestSelection, *, repeat: int = 0, trace: bool = False
     ) -> TestReport:
-        """Return the report of the tests on the untouched repository, from the store where it is known.
+        """Return the report of the tests on the untouched repository, from the store if present.
 
         Args:
-            repeat: number of the run; each is made once.
+            repeat: index of the repetition; each is run once.
             trace: whether to record which files each test executes.
 
         Raises:
@@ -121,7 +121,7 @@ class TestRuns:
         """Run tests on the tree with a patch, or on the untouched tree where it is empty.
 
         Args:
-            trace: whether to record which files each test executes, where the image's pytest can.
+            trace: whether to record which files each test executes, if the image's pytest can.
 
         Raises:
             SandboxError: infrastructure failed in every attempt.
@@ -136,8 +136,8 @@ class TestRuns:
     ) -> TestReport:
         """Run files one by one.
 
-        Each has the time limit of a whole run, so that slow files count as they do together, until those that
-        hit it have spent ``_SEPARATE_BUDGET`` such limits; the rest share one.
+        Each has the time limit of a whole run, so that slow files count as in a joint run. Once files that
+        hit it have spent ``_SEPARATE_BUDGET`` such limits, the others share one.
         """
         least = max(_LEAST_FILE_S, self._timeout_s / len(selection.files))
         left_s = _SEPARATE_BUDGET * self._timeout_s
@@ -150,7 +150,7 @@ class TestRuns:
         return merged(reports)
 
     async def inspect(self, row: TaskRow, look: Callable[[Sandbox], Awaitable[T]]) -> T:
-        """Return what ``look`` finds in a sandbox with the untouched repository.
+        """Return the result of ``look`` in a sandbox with the untouched repository.
 
         Raises:
             SandboxError: infrastructure failed in every attempt.
@@ -217,7 +217,7 @@ class TestRuns:
             return report
 
     async def _key(self, row: TaskRow, tree: str, selection: TestSelection) -> str:
-        """Return a hash of all that a report depends on."""
+        """Return a hash of all inputs of a report."""
         known = self._contents.get(row.task.id)
         if known is None or known[0] is not row:  # an edited row keeps its id
             known = self._contents[row.task.id] = row, await asyncio.to_thread(row_content, row)
@@ -228,7 +228,7 @@ class TestRuns:
 
 
 async def _printed(row: TaskRow, evidence: Evidence) -> dict[str, str]:
-    """Return the statuses that the row's parser finds in the log; none where it cannot be parsed in time."""
+    """Return the statuses that the row's parser reads from the log; empty if parsing exceeds limits."""
     try:
         return await run_isolated(partial(statuses_of, row, swebench.with_newlines(evidence.shown)))
     except HostileInputError:
@@ -236,7 +236,7 @@ async def _printed(row: TaskRow, evidence: Evidence) -> dict[str, str]:
 
 
 async def _prepared(box: Sandbox, visible: TaskRow) -> str:
-    """Make a sandbox what agents see; return ``PATH`` with the project's own Python, empty without one."""
+    """Prepare a sandbox as for agents; return ``PATH`` with the project's own Python, empty without one."""
     answer = visible.answer
     environment = await prepare_for_agent(
         box, setup_patch=answer.setup_patch, hidden_paths=answer.hidden_paths
@@ -245,5 +245,5 @@ async def _prepared(box: Sandbox, visible: TaskRow) -> str:
 
 
 def _guarded(files: Collection[str]) -> tuple[str, ...]:
-    """Return names of tests by which the files, and test configuration above them, are guarded."""
+    """Return names of tests that make grading guard the files and test configuration above them."""
     return tuple(f"{file}::" for file in files)

@@ -47,19 +47,19 @@ class CandidateScore:
     patch_hash: str
     """Hash of the patch; empty for an empty patch."""
     regression: TestScore | None
-    """None where infrastructure failed, with the reason in ``error``: a missing score, never 0."""
+    """None if infrastructure failed, with the reason in ``error``: a missing score, never 0."""
     reproduction: tuple[TestScore, ...]
-    """One for each kept reproduction test, in their order; empty where infrastructure failed."""
+    """One for each kept reproduction test, in their order; empty if infrastructure failed."""
     error: str = ""
 
     @property
     def regression_passes(self) -> int | None:
-        """Return the number of regression tests that passed; None where infrastructure failed."""
+        """Return the number of regression tests that passed; None if infrastructure failed."""
         return None if self.regression is None else len(self.regression.passed)
 
     @property
     def reproduction_passes(self) -> int | None:
-        """Return the number of reproduction tests that passed, summed over files; None as above."""
+        """Return the number of passed reproduction tests, summed over files; None if infrastructure failed."""
         return None if self.error else sum(len(score.passed) for score in self.reproduction)
 
 
@@ -74,11 +74,11 @@ async def score_candidates(
     """Run every candidate of a task on the same tests, each run in a fresh sandbox.
 
     Args:
-        suite: made for all of the candidates.
+        suite: regression tests for all of the candidates.
         tests: examined reproduction tests; those that were not kept are ignored.
 
     Returns:
-        Trajectory id → score. A failure of infrastructure costs its own candidate only.
+        Trajectory id → score. An infrastructure failure affects its own candidate only.
 
     Raises:
         ValueError: two candidates have the same trajectory id.

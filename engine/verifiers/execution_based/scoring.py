@@ -1,8 +1,8 @@
 """Scoring of files of rollouts through a sandbox pool.
 
 OUTPUT/rollouts.jsonl   one line per rollout, as ``python -m engine.verifiers.selection`` reads it
-OUTPUT/tests.jsonl      one line per reproduction test: kept or why not, and how it told candidates apart
-OUTPUT/reports/         reports of test runs; a killed command goes on where it was
+OUTPUT/tests.jsonl      one line per reproduction test: kept or rejected; passes of good and bad candidates
+OUTPUT/reports/         reports of test runs; a killed command can be resumed
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def score_files(home: Path, inputs: ScoringInputs, settings: ScoringSettin
 
     Raises:
         DatasetError: the dataset or a file is invalid.
-        PreflightError: the machine lacks something.
+        PreflightError: the machine lacks a requirement.
     """
     work, rejected = await asyncio.to_thread(_work, home, inputs)
     await asyncio.to_thread(renew_toolchains, home)
@@ -97,8 +97,8 @@ async def score_files(home: Path, inputs: ScoringInputs, settings: ScoringSettin
     finally:
         await pool.close()
     scored = list(zip(work, results, strict=True))
-    rollouts = [_line(task.work, one, found) for task, found in scored for one in task.rollouts]
-    tests = [_test_line(task.work, one) for task, found in scored for one in found.tests]
+    rollouts = [_line(task.work, rollout, scores) for task, scores in scored for rollout in task.rollouts]
+    tests = [_test_line(task.work, test) for task, scores in scored for test in scores.tests]
     for name, lines in (("rollouts", rollouts), ("tests", tests)):
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         await asyncio.to_thread(atomic_write, inputs.output / f"{name}.jsonl", text)
@@ -135,26 +135,26 @@ def _work(home: Path, inputs: ScoringInputs) -> tuple[list[_FileWork], list[str]
         raise DatasetError(f"{inputs.rollouts} holds no rollout of dataset '{inputs.dataset}': {rejected[0]}")
     tests: dict[str, list[ReproductionTest]] = {}
     if inputs.tests is not None:
-        written, more = read_tests(inputs.tests)
-        rejected += [f"{inputs.tests.name}, {reason}" for reason in more]
-        for one in written:
-            if (row := rows.get(one.task)) is not None:
-                tests.setdefault(row.task.id, []).append(one.test)
+        written, reasons = read_tests(inputs.tests)
+        rejected += [f"{inputs.tests.name}, {reason}" for reason in reasons]
+        for item in written:
+            if (row := rows.get(item.task)) is not None:
+                tests.setdefault(row.task.id, []).append(item.test)
     work = [
         _FileWork(
             work=TaskWork(
                 row=rows[task],
-                candidates=[rollout.candidate for rollout in found.values()],
+                candidates=[rollout.candidate for rollout in members.values()],
                 tests=distinct(tests.get(task, ())) if inputs.tests is not None else None,
                 resolved={
                     name: bool(rollout.columns["resolved"])
-                    for name, rollout in found.items()
+                    for name, rollout in members.items()
                     if "resolved" in rollout.columns
                 },
             ),
-            rollouts=tuple(found.values()),
+            rollouts=tuple(members.values()),
         )
-        for task, found in by_task.items()
+        for task, members in by_task.items()
     ]
     return work, rejected
 
@@ -169,16 +169,16 @@ def _line(work: TaskWork, rollout: FinishedRollout, scores: TaskScores) -> dict[
 
 
 def _test_line(work: TaskWork, test: JudgedTest) -> dict[str, Any]:
-    """Return the line of a reproduction test; what it told apart is counted over rollouts with a verdict."""
-    found, quality = test.examination, test.quality
+    """Return the line of a reproduction test; its passes are counted over rollouts with a verdict."""
+    examination, quality = test.examination, test.quality
     counts = {name: value for name, value in asdict(quality).items() if name != "author"} if quality else {}
     return {
         "task_id": work.row.task.id,
-        "author": found.test.author,
-        "digest": found.test.digest,
-        "rejection": found.rejection,
-        "detail": found.detail,
-        "failing": list(found.failing),
+        "author": examination.test.author,
+        "digest": examination.test.digest,
+        "rejection": examination.rejection,
+        "detail": examination.detail,
+        "failing": list(examination.failing),
         **counts,
         "toxic": quality is not None and quality.toxic,
         "misleading": quality is not None and quality.misleading,

@@ -17,7 +17,7 @@ _REPORT: TypeAdapter[TestReport] = TypeAdapter(TestReport)
 
 
 class ReportStore(Protocol):
-    """Keeps the reports of finished runs."""
+    """Store of the reports of finished runs."""
 
     async def load(self, key: str) -> TestReport | None:
         """Return a report; None where there is none."""
@@ -27,7 +27,7 @@ class ReportStore(Protocol):
 
 
 class MemoryReports:
-    """Reports of this process."""
+    """Reports in memory, for this process."""
 
     def __init__(self) -> None:
         self._reports: dict[str, TestReport] = {}
@@ -42,10 +42,10 @@ class MemoryReports:
 
 
 class FolderReports:
-    """Reports as JSON files in a folder, so that an interrupted verifier goes on where it was.
+    """Reports as JSON files in a folder, so that an interrupted verifier can be resumed.
 
     Args:
-        folder: made when the first report is saved.
+        folder: created when the first report is saved.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""Scoring of one task's candidates: its regression tests are found, written tests examined, both run."""
+"""Scoring of one task's candidates: find regression tests, examine reproduction tests, run both."""
 
 from __future__ import annotations
 
@@ -29,29 +29,29 @@ class TaskWork:
     tests: Sequence[ReproductionTest] | None
     """None scores by regression tests alone."""
     resolved: Mapping[str, bool]
-    """Trajectory id → whether it resolves the task; without those that nobody graded."""
+    """Trajectory id → whether it resolves the task; only graded trajectories."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassCounts:
-    """Passes of one candidate as they are stored; what was not computed is None, never 0."""
+    """Stored passes of one candidate; a count that was not computed is None, never 0."""
 
     patch_hash: str = ""
     regression_passes: int | None = None
     regression_tests: int | None = None
     regression_status: str = ""
-    """Ending of the regression tests (``RunStatus``)."""
+    """Status of the regression tests (``RunStatus``)."""
     reproduction_passes: int | None = None
     reproduction_tests: int | None = None
     detail: str = ""
-    """Runs of tests that did not come to their end, and why."""
+    """Unfinished runs of tests, with reasons."""
     error: str = ""
     """Reason for a missing score."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedTest:
-    """A written test, and how it told graded candidates apart; None where it is not kept."""
+    """A reproduction test, and its quality over graded candidates; None if it is not kept."""
 
     examination: Examination
     quality: TestQuality | None
@@ -67,15 +67,15 @@ class TaskScores:
 
 
 def distinct(tests: Iterable[ReproductionTest]) -> tuple[ReproductionTest, ...]:
-    """Return the tests without repetitions of a content, the first author's kept."""
-    found: dict[str, ReproductionTest] = {}
+    """Return the tests with distinct contents; of equal tests the first author's."""
+    by_digest: dict[str, ReproductionTest] = {}
     for test in tests:
-        found.setdefault(test.digest, test)
-    return tuple(found.values())
+        by_digest.setdefault(test.digest, test)
+    return tuple(by_digest.values())
 
 
 async def score_task(runs: TestRuns, work: TaskWork, limits: TestLimits) -> TaskScores:
-    """Score the candidates of one task; whatever fails costs scores of this task only."""
+    """Score the candidates of one task; a failure affects scores of this task only."""
     try:
         return await _score(runs, work, limits)
     except SandboxError as error:
@@ -83,7 +83,9 @@ async def score_task(runs: TestRuns, work: TaskWork, limits: TestLimits) -> Task
     except Exception as error:
         _log.exception("task_not_scored", task=work.row.task.instance_id)
         problem = described(error)
-    return TaskScores(counts={one.trajectory_id: PassCounts(error=problem) for one in work.candidates})
+    return TaskScores(
+        counts={candidate.trajectory_id: PassCounts(error=problem) for candidate in work.candidates}
+    )
 
 
 async def _score(runs: TestRuns, work: TaskWork, limits: TestLimits) -> TaskScores:
@@ -109,12 +111,12 @@ async def _score(runs: TestRuns, work: TaskWork, limits: TestLimits) -> TaskScor
 def _counts(work: TaskWork, score: CandidateScore, problem: str) -> PassCounts:
     regression = score.regression if not problem else None
     has_tests = work.tests is not None and not score.error
-    written = (("reproduction test", one) for one in score.reproduction)
-    endings = [("regression tests", regression), *written]
+    written = (("reproduction test", result) for result in score.reproduction)
+    results = [("regression tests", regression), *written]
     details = (
-        f"{name}: {one.detail or one.status}"
-        for name, one in endings
-        if one is not None and one.status is not RunStatus.RAN
+        f"{name}: {result.detail or result.status}"
+        for name, result in results
+        if result is not None and result.status is not RunStatus.RAN
     )
     return PassCounts(
         patch_hash=score.patch_hash,
@@ -122,7 +124,7 @@ def _counts(work: TaskWork, score: CandidateScore, problem: str) -> PassCounts:
         regression_tests=None if regression is None else regression.total,
         regression_status="" if regression is None else regression.status,
         reproduction_passes=score.reproduction_passes if has_tests else None,
-        reproduction_tests=sum(one.total for one in score.reproduction) if has_tests else None,
+        reproduction_tests=sum(result.total for result in score.reproduction) if has_tests else None,
         detail="; ".join(dict.fromkeys(details)),
         error=score.error or problem,
     )
@@ -131,7 +133,7 @@ def _counts(work: TaskWork, score: CandidateScore, problem: str) -> PassCounts:
 def _judged(
     work: TaskWork, scores: Mapping[str, CandidateScore], examined: Sequence[Examination]
 ) -> tuple[JudgedTest, ...]:
-    """Return the written tests; how they told candidates apart is counted over graded ones."""
+    """Return the reproduction tests with their quality over graded candidates."""
     graded = {name: score for name, score in scores.items() if name in work.resolved}
     qualities = iter(quality_of_tests(graded, examined, work.resolved))
     return tuple(

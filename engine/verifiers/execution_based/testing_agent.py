@@ -34,10 +34,10 @@ _VERDICTS = {Rejection.TIMED_OUT: Verdict.TEST_TIMEOUT, Rejection.TAMPERED: Verd
 
 
 class KeepRuleGrader:
-    """Grades what a testing agent wrote (``engine.rollout.environments.RolloutGrader``): kept or not.
+    """Grader of testing agents by the keep rule (``engine.rollout.environments.RolloutGrader``).
 
     Args:
-        runs: runs the tests.
+        runs: executor of the tests.
     """
 
     def __init__(self, runs: TestRuns) -> None:
@@ -53,11 +53,11 @@ class KeepRuleGrader:
 
 
 class TestingAgent:
-    """Collects reproduction tests.
+    """Collector of reproduction tests.
 
     Args:
-        policy: writes them; a token or a chat policy.
-        runs: judges them by the keep rule.
+        policy: writes the tests; a token or a chat policy.
+        runs: executor of the tests, for the keep rule.
         pool: sandboxes in which the agent works.
         agent: limits and tool format; its prompt should be ``reproduction_v1``.
         observer: receives the events of the rollouts.
@@ -107,19 +107,19 @@ class TestingAgent:
 
 
 def written_tests(trajectories: Sequence[Trajectory]) -> tuple[ReproductionTest, ...]:
-    """Return the different tests that testing agents wrote for a task, in order, to be examined.
+    """Return the distinct tests that testing agents wrote for a task, in order, not yet examined.
 
     Trajectories without a test file are left out; of equal tests the first is kept.
     """
-    found: dict[str, ReproductionTest] = {}
+    by_digest: dict[str, ReproductionTest] = {}
     for trajectory in trajectories:
         key = trajectory.key
         test = reproduction_test(
             trajectory.patch, author=f"{key.phase}/{key.iteration}/{key.task_id}/{key.index}"
         )
         if test.content:
-            found.setdefault(test.digest, test)
-    return tuple(found.values())
+            by_digest.setdefault(test.digest, test)
+    return tuple(by_digest.values())
 
 
 def reproduction_test(patch: str, *, author: str) -> ReproductionTest:
@@ -127,7 +127,7 @@ def reproduction_test(patch: str, *, author: str) -> ReproductionTest:
     section = "".join(part.text for part in split_patch(patch) if part.paths == (TEST_FILE,))
     try:
         state = apply_patch({}, section).files.get(TEST_FILE)
-    except PatchError:  # the repository has a file of that name: what was changed in it is no test file
+    except PatchError:  # the repository has a file of that name: changes to it add no test file
         state = None
     content = state.data.decode("utf-8", "replace") if state is not None else ""
     return ReproductionTest(author=author, content=content)

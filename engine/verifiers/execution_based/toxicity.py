@@ -1,4 +1,4 @@
-"""Report on reproduction tests once the candidates were graded: which ones mislead."""
+"""Quality of reproduction tests, once candidates were graded: detection of misleading tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.verifiers.execution_based.scores import CandidateScore
 class TestQuality:
     """Passes of one reproduction test under good and bad candidates.
 
-    A candidate passes it if all of its tests that count pass.
+    A candidate passes it if all of its counted tests pass.
     """
 
     __test__ = False
@@ -28,7 +28,7 @@ class TestQuality:
 
     @property
     def toxic(self) -> bool:
-        """Return whether every good candidate fails it; False where there is none."""
+        """Return whether every good candidate fails it; False without any."""
         return self.good > 0 and self.good_passed == 0
 
     @property
@@ -38,7 +38,7 @@ class TestQuality:
 
     @property
     def distinguishes(self) -> bool:
-        """Return whether good candidates pass it at another rate than bad ones."""
+        """Return whether good and bad candidates pass it at different rates."""
         return self.good > 0 and self.bad > 0 and self.good_passed * self.bad != self.bad_passed * self.good
 
 
@@ -48,19 +48,19 @@ def quality_of_tests(
     """Return the quality of every kept test of a task.
 
     Args:
-        scores: by trajectory id, of the same tests; those lost to infrastructure are left out.
-        tests: as they were given to ``score_candidates``.
+        scores: trajectory id → score of the same tests; failures of infrastructure are left out.
+        tests: the tests given to ``score_candidates``.
         resolved: trajectory id → whether grading found the task resolved.
 
     Raises:
         KeyError: a scored trajectory has no grade.
     """
     kept = [test for test in tests if test.kept]
-    known = [(resolved[name], score) for name, score in scores.items() if not score.error]
-    found = []
+    scored = [(resolved[name], score) for name, score in scores.items() if not score.error]
+    qualities = []
     for index, test in enumerate(kept):
-        passed = [(good, _passes(score, index)) for good, score in known]
-        found.append(
+        passed = [(good, _passes(score, index)) for good, score in scored]
+        qualities.append(
             TestQuality(
                 author=test.test.author,
                 good=sum(good for good, _ in passed),
@@ -69,7 +69,7 @@ def quality_of_tests(
                 bad_passed=sum(not good and passes for good, passes in passed),
             )
         )
-    return tuple(found)
+    return tuple(qualities)
 
 
 def _passes(score: CandidateScore, index: int) -> bool:
