@@ -78,7 +78,7 @@ def _names(answer: TaskAnswer) -> Iterator[str]:
 
 
 def _paths_of(test: str) -> Iterator[str]:
-    """Yield the paths that a test's name may denote: ``a/b.py::T::test``, ``test (a.b.T)``, ``a.b.T.test``."""
+    """Yield the paths that a test's name may mean: ``a/b.py::T::test``, ``test (a.b.T)``, ``a.b.T.test``."""
     file, separator, _ = test.partition("::")
     if separator or "/" in file:
         yield file
