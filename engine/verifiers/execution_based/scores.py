@@ -59,7 +59,7 @@ class CandidateScore:
 
     @property
     def reproduction_passes(self) -> int | None:
-        """Return the number of passed reproduction tests, summed over files; None if infrastructure failed."""
+        """Return the number of passed reproduction tests over all files; None if infrastructure failed."""
         return None if self.error else sum(len(score.passed) for score in self.reproduction)
 
 
