@@ -3,7 +3,7 @@
     transcript ─▶ shortening ─▶ judge prompt ─▶ YES and NO forced ─▶ P(YES), by trajectory
 
 Nothing is executed and no hidden test is read. ``judge_all`` scores a table of transcripts, by ``TokenJudge``
-(any model or policy that gives log-probabilities of tokens) or ``EndpointJudge`` (any endpoint that gives
+(any model or policy that returns log-probabilities of tokens) or ``EndpointJudge`` (any endpoint that returns
 ``top_logprobs``). A trajectory without a score has an error, never a score of 0.
 """
 

@@ -20,11 +20,11 @@ class Score:
     yes_logprob: float
     no_logprob: float
     prompt_tokens: int
-    """Length of the judge's prompt; of an endpoint as it reports it, 0 where it does not."""
+    """Length of the judge's prompt; for an endpoint the reported length, 0 if it reports none."""
     shortened: int = 0
     """Number of pieces that were replaced or removed so that the prompt fits."""
     cost: float | None = None
-    """US dollars; None where no price is known."""
+    """US dollars; None without a known price."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +34,7 @@ class ForcedChoice:
     start: tuple[int, ...]
     """Ids that both answers begin with, ``<judgement>`` included."""
     yes: tuple[int, ...]
-    """Ids by which YES differs from NO; the closing tag only where a token spans both."""
+    """Ids by which YES differs from NO; with the closing tag only if a token spans both."""
     no: tuple[int, ...]
 
 
@@ -48,14 +48,14 @@ def forced_choice(chat: Chat) -> ForcedChoice:
 
 
 def differing(one: Sequence[object], other: Sequence[object]) -> tuple[int, int]:
-    """Return the lengths of the common beginning and end; at least one token lies between in either."""
+    """Return the lengths of the common prefix and suffix; at least one token of each is left between."""
     start = _shared(one, other)
     end = min(_shared(one[::-1], other[::-1]), len(one) - start - 1, len(other) - start - 1)
     return start, end
 
 
 def _shared(one: Sequence[object], other: Sequence[object]) -> int:
-    """Return the length of the common beginning."""
+    """Return the length of the common prefix."""
     for length, (a, b) in enumerate(zip(one, other, strict=False)):
         if a != b:
             return length

@@ -1,8 +1,8 @@
-"""Judge behind an endpoint.
+"""Judge that queries an endpoint.
 
-Most endpoints do not force continuations. The place of the answer is then found in the response's own tokens
-(not at a fixed index), and both words must be among the tokens that the endpoint lists there: a word that is
-missing has an unknown probability, not 0. vLLM servers can score both answers as continuations (``forced``).
+Most endpoints do not force continuations. The place of the answer is then located in the response's tokens
+(not at a fixed index), and both words must be among the tokens that the endpoint lists there: a missing word
+has an unknown probability, not 0. vLLM servers can score both answers as continuations (``forced``).
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from engine.verifiers.execution_free.transcripts import Transcript
 TOP_LOGPROBS = 20
 """Tokens asked for at each place: the most that the interface allows."""
 RETRY_TEMPERATURE = 0.5
-"""Temperature of attempts after the first, which is greedy: the same response would have the same flaw."""
+"""Temperature of retries; the first attempt is greedy, and repeating it would repeat its flaw."""
 _KEY = RolloutKey(iteration=0, phase="verifier", task_id="", index=0)
 _SHOWN = 200
 _SMALLER = 0.75
-"""Share of a prompt that the endpoint refused for its length to which it is shortened."""
+"""Factor by which a prompt is shortened after the endpoint refused its length."""
 _MAX_REFUSALS = 3
 _ASCII_PER_TOKEN = 4
 _OTHER_BYTES_PER_TOKEN = 3
-"""Bytes per token of characters beyond ASCII: one Chinese character."""
+"""Bytes per token of characters beyond ASCII, e.g. of one Chinese character."""
 
 
 class EndpointJudge:
     """Judge that asks an endpoint for the probabilities of YES and NO.
 
     Args:
-        policy: the endpoint; it must give ``top_logprobs``, or with ``forced`` be a vLLM server.
+        policy: the endpoint; it must return ``top_logprobs``, or with ``forced`` be a vLLM server.
         max_context: maximum length of a prompt and its response, tokens; estimated from characters. A prompt
             that the endpoint refuses for its length is shortened further.
         max_response: maximum length of a response, tokens, thinking included.
-        part: what the judge reads.
+        part: part of a trajectory that the judge reads.
         forced: score both answers as continuations of the prompt, in two requests.
     """
 
@@ -91,7 +91,7 @@ class EndpointJudge:
                 return replace(score, shortened=shortened.pieces)
 
     async def _ask(self, messages: Sequence[Message], attempt: int) -> Score:
-        """Read the probabilities where the response says YES or NO."""
+        """Read the probabilities at the response's YES or NO."""
         answer, usage = await self._policy.ask(
             messages,
             max_tokens=self._max_response,
@@ -125,12 +125,12 @@ class EndpointJudge:
             costs.append(usage.cost)
             lengths.append(usage.prompt_tokens)
         score = compare_continuations(*scored)
-        cost = sum(one or 0.0 for one in costs) if None not in costs else None
+        cost = sum(amount or 0.0 for amount in costs) if None not in costs else None
         return replace(score, prompt_tokens=max(lengths), cost=cost)
 
 
 def _estimate(messages: Sequence[Message]) -> int:
-    """Return a rough number of tokens, a function of the text alone: no score depends on another."""
+    """Return a rough number of tokens that depends on the text only, so that scores are independent."""
     text = "".join(message.get("content") or "" for message in messages)
     others = sum(not character.isascii() for character in text)
     other_bytes = len(text.encode("utf-8", "replace")) - (len(text) - others)
@@ -138,19 +138,19 @@ def _estimate(messages: Sequence[Message]) -> int:
 
 
 def compare_continuations(yes: Sequence[tuple[str, float]], no: Sequence[tuple[str, float]]) -> Score:
-    """Return the score that two prompts hold which end with the answers YES and NO.
+    """Return the score from the tokens of two prompts that end with the answers YES and NO.
 
     Args:
         yes: id and log-probability of each token of the prompt that ends with YES.
-        no: the same of the one that ends with NO.
+        no: the same for the prompt that ends with NO.
 
     Raises:
         ScoreError: the prompts do not differ, or a log-probability is not a number.
     """
     start, end = differing([token for token, _ in yes], [token for token, _ in no])
-    parts = [[logprob for _, logprob in one[start : len(one) - end]] for one in (yes, no)]
+    parts = [[logprob for _, logprob in tokens[start : len(tokens) - end]] for tokens in (yes, no)]
     if not all(parts):
-        raise ScoreError("the endpoint does not show the answers that were forced", retry=False)
+        raise ScoreError("the endpoint returns no log-probabilities of the forced answers", retry=False)
     yes_logprob, no_logprob = map(sum, parts)
     return Score(
         p_yes=probability_of_yes(yes_logprob, no_logprob),
@@ -161,7 +161,7 @@ def compare_continuations(yes: Sequence[tuple[str, float]], no: Sequence[tuple[s
 
 
 def read_answer_tokens(tokens: Sequence[TokenLogprobs]) -> Score:
-    """Return the score that a response's tokens hold.
+    """Return the score from a response's tokens.
 
     Raises:
         ScoreError: there are no tokens, the response answers neither YES nor NO, or one of the two is not
@@ -172,13 +172,13 @@ def read_answer_tokens(tokens: Sequence[TokenLogprobs]) -> Score:
     token, cut = _answer_place(tokens)
     if _word(token.token[cut:]) not in ANSWERS:
         raise ScoreError(f"the response answers {token.token[cut:]!r}, neither of {', '.join(ANSWERS)}")
-    found = dict.fromkeys(ANSWERS, -math.inf)
+    logprobs = dict.fromkeys(ANSWERS, -math.inf)
     for text, logprob in {token.token: token.logprob, **token.alternatives}.items():
         word = _word(text[cut:]) if text[:cut] == token.token[:cut] else ""
-        if word in found:
-            found[word] = _log_sum(found[word], logprob)
-    yes, no = (found[answer] for answer in ANSWERS)
-    for answer, logprob in found.items():
+        if word in logprobs:
+            logprobs[word] = _log_sum(logprobs[word], logprob)
+    yes, no = (logprobs[answer] for answer in ANSWERS)
+    for answer, logprob in logprobs.items():
         if logprob == -math.inf:
             raise ScoreError(
                 f"{answer} is not among the {len(token.alternatives)} tokens that the endpoint lists where "
@@ -188,7 +188,7 @@ def read_answer_tokens(tokens: Sequence[TokenLogprobs]) -> Score:
 
 
 def _answer_place(tokens: Sequence[TokenLogprobs]) -> tuple[TokenLogprobs, int]:
-    """Return the token with the answer's first letter, and how many of its characters are the tag's."""
+    """Return the token with the answer's first letter, and the number of its characters in the tag."""
     text = "".join(token.token for token in tokens)
     start = text.rfind(ANSWER_START)
     if start < 0 and _word(text) not in ANSWERS:
@@ -204,7 +204,7 @@ def _answer_place(tokens: Sequence[TokenLogprobs]) -> tuple[TokenLogprobs, int]:
 
 
 def _word(text: str) -> str:
-    """Return the answer that a token begins with, without what closes it; letter case does not matter."""
+    """Return the answer at the start of a token, in upper case and without closing characters."""
     return text.strip().partition("<")[0].strip(" \n\t.!\"'`").upper()
 
 

@@ -1,4 +1,4 @@
-"""Scoring of many trajectories: several at once, failures repeated, every result under its own key."""
+"""Scoring of many trajectories: several at once, failures retried, every result under its own key."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Judge(Protocol):
         """Score one transcript.
 
         Args:
-            transcript: it is shortened where it does not fit.
+            transcript: transcript, shortened if it does not fit.
             attempt: number of earlier attempts at it.
 
         Raises:
@@ -45,27 +45,27 @@ class Judgement(Generic[Key]):
 async def judge_all(
     judge: Judge, transcripts: Iterable[tuple[Key, Transcript]], *, parallel: int = 4, max_attempts: int = 3
 ) -> AsyncIterator[Judgement[Key]]:
-    """Yield the judgement of every transcript as it is made.
+    """Yield the judgement of every transcript as soon as it is complete.
 
     Args:
         judge: scores one transcript at a time.
-        transcripts: each with the key under which its judgement is returned; read in a thread, as needed.
+        transcripts: transcripts with the keys of their judgements; read in a thread, as needed.
         parallel: maximum number of transcripts judged at once.
         max_attempts: attempts at a transcript that gets no score.
 
     Raises:
         RunEndingError: no further transcript would get a score; those in flight are cancelled.
     """
-    left = iter(transcripts)
+    rest = iter(transcripts)
     active: set[asyncio.Task[Judgement[Key]]] = set()
     try:
         while True:
-            while len(active) < parallel and (item := await in_thread(lambda: next(left, None))) is not None:
+            while len(active) < parallel and (item := await in_thread(lambda: next(rest, None))) is not None:
                 active.add(asyncio.create_task(judge_one(judge, *item, max_attempts=max_attempts)))
             if not active:
                 return
             done, _ = await asyncio.wait(active, return_when=asyncio.FIRST_COMPLETED)
-            for task in sorted(done, key=lambda one: one.exception() is not None):  # what was scored counts
+            for task in sorted(done, key=lambda task: task.exception() is not None):  # results before errors
                 yield task.result()
             active -= done
     finally:
@@ -75,7 +75,7 @@ async def judge_all(
 
 
 async def judge_one(judge: Judge, key: Key, transcript: Transcript, *, max_attempts: int) -> Judgement[Key]:
-    """Return the judgement of one transcript, attempts that failed included. Raises RunEndingError."""
+    """Judge one transcript, with retries. Raises RunEndingError."""
     for attempt in range(max_attempts):
         try:
             score = await judge.score(transcript, attempt=attempt)

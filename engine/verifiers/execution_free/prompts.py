@@ -1,4 +1,4 @@
-"""Judge prompts: R2E-Gym's and DeepSWE's layout and tags around a transcript, in words of our own."""
+"""Judge prompts: R2E-Gym's and DeepSWE's layout and tags around a transcript, with original wording."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _interaction(transcript: Transcript) -> Iterator[str]:
 
 
 def turn_text(number: int, turn: Turn) -> str:
-    """Return a turn as it is in the log; ``number`` counts from 1."""
+    """Render a turn for the log; ``number`` counts from 1."""
     response = "\n".join(text for text in (turn.thought, turn.action) if text)
     parts = [*_tagged("ASSISTANT", response), *_tagged("USER", turn.observation)]
     return "\n".join([f"\n[STEP]\n{number}\n[/STEP]", *parts])
@@ -87,9 +87,9 @@ def _tagged(tag: str, text: str) -> Iterator[str]:
 
 
 def neutralised(text: str) -> str:
-    """Return a text in which the prompt's own tags, headings and answers are no longer such.
+    """Disarm the prompt's own tags, headings and answers in a text.
 
-    Whatever an agent or a sandbox printed stays between its tags: a line ``[/PATCH]`` becomes ``(/PATCH)``.
+    Output of agents and sandboxes cannot end its own tags: a line ``[/PATCH]`` becomes ``(/PATCH)``.
     """
     for pattern, shown in ((_TAG, r"\1(\2)"), (_HEADING, r"-- \1 --"), (_ANSWER, r"(\1)")):
         text = pattern.sub(shown, text)

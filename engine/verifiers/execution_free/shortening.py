@@ -24,7 +24,7 @@ OBSERVATION_MARKER = "<Observation condensed for saving context>"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortened:
-    """A transcript that fits, with what it lacks."""
+    """A transcript that fits, with the numbers of its cuts."""
 
     transcript: Transcript
     thoughts: int = 0
@@ -42,7 +42,7 @@ class Shortened:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A replacement or removal, and about how many tokens it saves."""
+    """A replacement or removal, and the estimated number of tokens that it saves."""
 
     saving: int
     apply: Callable[[Shortened], Shortened]
@@ -64,7 +64,7 @@ def shorten(
         text_tokens: length of one text; called once for each text that may be replaced.
 
     Raises:
-        ScoreError: the prompt does not fit without any turn either.
+        ScoreError: the prompt does not fit even without any turn.
     """
     result = Shortened(transcript=transcript)
     excess = prompt_tokens(transcript) - limit
@@ -98,12 +98,12 @@ def _cuts(transcript: Transcript, size: Callable[[str], int]) -> Iterator[_Cut]:
         if saving > 0:
             yield _Cut(saving, _without_observation(index))
     for index, turn in enumerate(turns):
-        left = Turn(
+        remaining = Turn(
             thought=min(turn.thought, THOUGHT_MARKER, key=size),
             action=turn.action,
             observation=min(turn.observation, OBSERVATION_MARKER, key=size),
         )
-        yield _Cut(size(turn_text(index + 1, left)), _without_oldest)
+        yield _Cut(size(turn_text(index + 1, remaining)), _without_oldest)
 
 
 def _without_thought(index: int) -> Callable[[Shortened], Shortened]:

@@ -1,4 +1,4 @@
-"""Judges whose tokens are at hand: both answers are forced and their log-probabilities read by id."""
+"""Judge with access to tokens: both answers are forced and their log-probabilities read by id."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TokenScorer(Protocol):
 
 
 class ModelScorer:
-    """Scores with a model in this process, one prompt at a time.
+    """Scorer with a model in this process, one prompt at a time.
 
     Args:
         model: any language model; it is not changed.
@@ -55,13 +55,13 @@ class ModelScorer:
         Raises:
             ScoreError: the prompt does not fit into the GPU's memory.
         """
-        async with self._turn:  # a caller that is cancelled while it waits leaves no work to the thread
+        async with self._turn:  # a caller that is cancelled while waiting queues no work for the thread
             try:
                 return await in_thread(
                     lambda: self._logprobs(prompt_ids, continuations), executor=self._thread
                 )
             except torch.OutOfMemoryError:
-                pass  # its frames hold the tensors that are to be freed
+                pass  # the exception's frames hold the tensors to free
         torch.cuda.empty_cache()
         raise ScoreError(
             f"a prompt of {len(prompt_ids)} tokens does not fit into the GPU's memory; lower the judge's "
@@ -75,7 +75,7 @@ class ModelScorer:
 
     @torch.no_grad()
     def _logprobs(self, prompt_ids: Sequence[int], continuations: Sequence[Sequence[int]]) -> list[float]:
-        """Score in one packed row; continuations that differ in their last token alone share a prompt."""
+        """Score in one packed row; continuations that differ only in their last token share a prompt."""
         starts: dict[tuple[int, ...], int] = {}
         ids: list[int] = []
         for continuation in continuations:
@@ -84,7 +84,11 @@ class ModelScorer:
                 starts[head] = len(ids) + len(prompt_ids) - 1
                 ids += [*prompt_ids, *head]
         lengths = [len(prompt_ids) + len(head) for head in starts]
-        columns = [starts[tuple(one[:-1])] + place for one in continuations for place in range(len(one))]
+        columns = [
+            starts[tuple(continuation[:-1])] + place
+            for continuation in continuations
+            for place in range(len(continuation))
+        ]
         targets = [token for continuation in continuations for token in continuation]
         head_weights = self._model.head
         device = head_weights.weight.device
@@ -104,7 +108,7 @@ class TokenJudge:
         scorer: scores tokens.
         chat: the model's conversations; thinking is switched off, so that the answer follows at once.
         max_context: maximum length of a prompt and its answer, tokens.
-        part: what the judge reads.
+        part: part of a trajectory that the judge reads.
     """
 
     def __init__(
@@ -131,7 +135,7 @@ class TokenJudge:
         )
 
     def _prompt(self, transcript: Transcript) -> tuple[list[int], int]:
-        """Return the ids of the prompt and the number of pieces it lacks."""
+        """Return the ids of the prompt and the number of pieces that were cut."""
         shortened = shorten(
             transcript,
             limit=self._limit,

@@ -1,10 +1,10 @@
-"""Sets to train a judge on: right and wrong trajectories in equal numbers, as conversations with the answer.
+"""Training sets of judges: equal numbers of right and wrong trajectories, as conversations with the answer.
 
-Of each task with both outcomes one right and one wrong trajectory are taken for each origin, those that ended
-by submission first (as DeepSWE's verifier was trained), or ``per_task`` of both. A set of several origins is
-their union: with trajectories of the policy itself and of others it is SWE-Gym's mixture. ``extra`` adds
-pairs from tasks that have one outcome only, whose right and wrong members are of different tasks. A pair of
-which one does not fit is left out whole.
+For each origin and each task with both outcomes, ``per_task`` right and wrong trajectories are taken, those
+that ended by submission first (as for DeepSWE's verifier). A set of several origins is their union:
+trajectories of the policy itself and of others make up SWE-Gym's mixture. ``extra`` adds pairs from tasks
+with one outcome only; their right and wrong members are of different tasks. A pair is left out if either
+member does not fit.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Labelled:
     """A graded trajectory that may become an example."""
 
     key: str
-    """Identifies the trajectory."""
+    """Unique key of the trajectory."""
     task_id: str
     instance_id: str
-    """Name that versions of a task share."""
+    """Name shared by the versions of a task."""
     origin: str
     """Source of the trajectory: ``on_policy``, ``off_policy``, or the name of a model."""
     transcript: Transcript
@@ -67,11 +67,11 @@ Pair = tuple[Labelled, Labelled]
 
 
 def choose(candidates: Iterable[Labelled], *, seed: int = 0, per_task: int = 1, extra: int = 0) -> list[Pair]:
-    """Return pairs of a right and a wrong trajectory, of every origin for itself, in random order.
+    """Return pairs of a right and a wrong trajectory of the same origin, in random order.
 
     Args:
         candidates: graded trajectories.
-        seed: decides between trajectories of the same task and end, and the order.
+        seed: seed of the choice between trajectories of the same task and ending, and of the order.
         per_task: maximum number of pairs of a task and origin; no trajectory is in two of them.
         extra: maximum number of further pairs of each origin, from tasks with one outcome only.
     """
@@ -81,15 +81,15 @@ def choose(candidates: Iterable[Labelled], *, seed: int = 0, per_task: int = 1, 
         groups[candidate.origin][candidate.task_id].append(candidate)
     chosen: list[Pair] = []
     for _, tasks in sorted(groups.items()):
-        alone: dict[bool, list[Labelled]] = {True: [], False: []}
+        single: dict[bool, list[Labelled]] = {True: [], False: []}
         for _, members in sorted(tasks.items()):
             right, wrong = (_picked(members, outcome, per_task, generator) for outcome in (True, False))
             if right and wrong:
                 chosen += zip(right, wrong, strict=False)
             else:
-                alone[bool(right)].append((right or wrong)[0])
-        pairs = min(extra, *map(len, alone.values()))
-        chosen += zip(*(generator.sample(alone[outcome], pairs) for outcome in (True, False)), strict=True)
+                single[bool(right)].append((right or wrong)[0])
+        pairs = min(extra, *map(len, single.values()))
+        chosen += zip(*(generator.sample(single[outcome], pairs) for outcome in (True, False)), strict=True)
     generator.shuffle(chosen)
     return [pair if generator.random() < 0.5 else pair[::-1] for pair in chosen]
 
@@ -98,17 +98,19 @@ def _picked(
     members: Sequence[Labelled], resolved: bool, count: int, generator: random.Random
 ) -> list[Labelled]:
     """Return at most ``count`` of the trajectories with an outcome, submitted ones first."""
-    found = sorted((one for one in members if one.resolved == resolved), key=lambda one: one.key)
+    matching = sorted(
+        (member for member in members if member.resolved == resolved), key=lambda member: member.key
+    )
     picked: list[Labelled] = []
     for submitted in (True, False):
-        some = [one for one in found if one.submitted == submitted]
-        picked += generator.sample(some, min(len(some), count - len(picked)))
+        pool = [member for member in matching if member.submitted == submitted]
+        picked += generator.sample(pool, min(len(pool), count - len(picked)))
     return picked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleFormat:
-    """Form of the conversations: shortened as a judge of this context shortens them."""
+    """Format of the conversations, which are shortened as by a judge with this context."""
 
     limit: int
     """Maximum length of a prompt, tokens."""
@@ -120,7 +122,7 @@ class ExampleFormat:
     """Input of the judge."""
 
     def example(self, one: Labelled) -> Example:
-        """Return a trajectory's conversation. Raises ScoreError where even that does not fit."""
+        """Return a trajectory's conversation. Raises ScoreError if even that does not fit."""
         shortened = shorten(
             one.transcript,
             limit=self.limit,
@@ -150,20 +152,20 @@ def examples(
     """
     for pair in chosen:
         try:
-            found = [form.example(one) for one in pair]
+            conversations = [form.example(member) for member in pair]
         except ScoreError:
             if too_long is not None:
-                too_long += [one.key for one in pair]
+                too_long += [member.key for member in pair]
         else:
-            yield from found
+            yield from conversations
 
 
 def write_examples(path: Path, found: Iterable[Example]) -> int:
     """Write examples as JSON lines of OpenAI messages, replacing the file; return their number."""
     count = 0
     with atomic_open(path) as file:
-        for one in found:
-            file.write(json.dumps(_line(one), ensure_ascii=False) + "\n")
+        for example in found:
+            file.write(json.dumps(_line(example), ensure_ascii=False) + "\n")
             count += 1
     return count
 

@@ -15,19 +15,19 @@ class Turn:
     thought: str
     """Text before the tool call, thinking included."""
     action: str
-    """The tool call as text; empty where the response has none."""
+    """The tool call as text; empty if the response has none."""
     observation: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """A finished trajectory as a judge reads it; it holds nothing of the answer key."""
+    """A finished trajectory as a judge reads it; it contains nothing of the answer key."""
 
     problem: str
     """Problem statement of the task."""
     turns: tuple[Turn, ...]
     patch: str
-    """The submission; empty where nothing was changed."""
+    """The submission; empty if nothing was changed."""
     system: str = ""
     """The agent's system prompt; empty leaves it out."""
     omitted_turns: int = 0
@@ -35,7 +35,7 @@ class Transcript:
 
 
 def turn_of(step: Step) -> Turn:
-    """Return a stored step as a turn; calls of every tool format have one form, that of R2E-Gym."""
+    """Return a stored step as a turn; calls of every tool format are rendered in R2E-Gym's."""
     if step.call is None:
         return Turn(thought=step.response, action="", observation=step.observation or step.error)
     try:
