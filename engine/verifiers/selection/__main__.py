@@ -43,20 +43,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.leave_out_unscored:
             unscored = unscored_tasks(table, rules)
             missing = [f"{len(unscored)} tasks lack scores"] if unscored else []
-            table = [one for one in table if one.task_id not in unscored]
+            table = [candidate for candidate in table if candidate.task_id not in unscored]
         if options.rule:
-            found = curves(table, rules, options.k, short=Short(options.short))
+            results = curves(table, rules, options.k, short=Short(options.short))
         else:
-            found, reasons = possible_curves(table, rules, options.k, short=Short(options.short))
+            results, reasons = possible_curves(table, rules, options.k, short=Short(options.short))
             missing += reasons
-            if not found:
+            if not results:
                 raise DatasetError("; ".join(missing) or "no rollout has the scores of any rule")
     except (ConfigError, DatasetError, MissingScoreError, PreflightError) as error:
         print(f"error: {error}", file=sys.stderr)
         return EXIT_BAD_INPUT
     for reason in missing:
         print(f"left out: {reason}", file=sys.stderr)
-    print(json.dumps([asdict(curve) for curve in found], indent=2) if options.json else text_table(found))
+    print(json.dumps([asdict(curve) for curve in results], indent=2) if options.json else text_table(results))
     return 0
 
 

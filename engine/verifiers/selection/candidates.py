@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from engine.errors import DatasetError, MissingScoreError
 
 MAX_CANDIDATES = 1000
-"""Most rollouts of one task: the numbers of their subsets still fit into a float."""
+"""Maximum number of rollouts of one task: the numbers of their subsets still fit into a float."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """One finished rollout of a task; a score that nobody computed is None, never 0.
+    """One finished rollout of a task; a score that was not computed is None, never 0.
 
     Raises:
         DatasetError: a score is not a finite number, or P(YES) is outside 0 … 1.
@@ -25,7 +25,7 @@ class Candidate:
     task_id: str
     trajectory_id: str
     resolved: bool | None = None
-    """Whether the hidden tests passed: what curves count, and what only ``oracle`` selects by."""
+    """Whether the hidden tests passed; curves count it, and only ``oracle`` selects by it."""
     p_yes: float | None = None
     """P(YES) of the execution-free verifier, 0 … 1."""
     regression_passes: float | None = None
@@ -70,7 +70,7 @@ def by_task(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
     for candidate in candidates:
         tasks.setdefault(candidate.task_id, []).append(candidate)
     for task, members in tasks.items():
-        name, times = Counter(one.trajectory_id for one in members).most_common(1)[0]
+        name, times = Counter(member.trajectory_id for member in members).most_common(1)[0]
         if times > 1:
             raise DatasetError(
                 f"trajectory {name} of task {task} occurs {times} times; give each rollout once"
@@ -81,8 +81,8 @@ def by_task(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
 
 
 def require_scores(candidates: Sequence[Candidate], fields: Sequence[str], purpose: str) -> None:
-    """Raise MissingScoreError where a candidate lacks one of the fields; ``purpose`` says what needs them."""
+    """Raise MissingScoreError where a candidate lacks one of the fields; ``purpose`` names their use."""
     for field in fields:
-        missing = [one for one in candidates if getattr(one, field) is None]
+        missing = [candidate for candidate in candidates if getattr(candidate, field) is None]
         if missing:
             raise MissingScoreError(field, purpose, str(missing[0]), len(missing), len(candidates))

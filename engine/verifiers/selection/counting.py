@@ -1,8 +1,8 @@
 """Expected outcome of selecting from K rollouts, over all subsets of n: exact, by counting.
 
-Candidates come as classes of equal ones, a class as its size and how many of it are resolved. A subset draws
-the members of a class with equal probability, and selection cannot tell them apart: the class that wins
-counts with its share of resolved ones, whichever members were drawn.
+Equal candidates form a class, given by its size and its number of resolved members. A subset draws the
+members of a class with equal probability, and selection cannot distinguish them: the winning class counts
+with its share of resolved members, whichever were drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _MANTISSA_BITS = 64
 
 @dataclass(frozen=True, slots=True, order=True)
 class Class:
-    """Candidates that selection cannot tell apart."""
+    """Candidates that selection cannot distinguish."""
 
     size: int
     num_resolved: int
@@ -43,17 +43,17 @@ def best_of_ordered(classes: Sequence[Class], k: int) -> float:
         classes: best first.
         k: candidates drawn, 1 … n.
     """
-    left = sum(one.size for one in classes)
-    subsets = unsettled = comb(left, k)
-    found = 0.0
-    for one in classes:
-        left -= one.size
-        without = comb(left, k)
-        found += (unsettled - without) / subsets * one.share
+    remaining = sum(group.size for group in classes)
+    subsets = unsettled = comb(remaining, k)
+    probability = 0.0
+    for group in classes:
+        remaining -= group.size
+        without = comb(remaining, k)
+        probability += (unsettled - without) / subsets * group.share
         unsettled = without
         if not unsettled:
             break
-    return found
+    return probability
 
 
 def best_of_filtered(places: Sequence[int], classes: Sequence[Class], k: int, keep: int) -> float:
@@ -63,20 +63,20 @@ def best_of_filtered(places: Sequence[int], classes: Sequence[Class], k: int, ke
     is selected.
 
     Args:
-        places: of each candidate, in the filter's order, its place in the final order (a permutation).
+        places: place of each candidate in the final order, in the filter's order (a permutation).
         classes: class of each candidate, in the filter's order.
         k: candidates drawn, 1 … n.
         keep: candidates that stay, 1 … K.
     """
     wins = (_num_wins(position, places, k, keep) for position in range(len(places)))
     subsets = comb(len(places), k)
-    return sum(number / subsets * one.share for number, one in zip(wins, classes, strict=True))
+    return sum(number / subsets * group.share for number, group in zip(wins, classes, strict=True))
 
 
 def _num_wins(position: int, places: Sequence[int], k: int, keep: int) -> int:
     """Count the subsets of K from which the candidate at ``position`` is selected.
 
-    All that stay beside it must be behind it in the final order. Sums over the last candidate that stays: the
+    All other kept candidates must be behind it in the final order. Sums over the last kept candidate: the
     ``keep`` − 2 others are drawn from those before it, the K − ``keep`` filtered ones from those after it.
     """
     n, place = len(places), places[position]
@@ -94,12 +94,12 @@ def _num_wins(position: int, places: Sequence[int], k: int, keep: int) -> int:
 def most_frequent(classes: Sequence[Class], blank: Class, ks: Sequence[int]) -> list[float]:
     """Return, for each K, the probability that the most frequent class drawn yields a resolved candidate.
 
-    Of classes that are equally frequent each is selected with the same probability. Results are cached: the
-    order of the classes does not matter, and many tasks have the same ones.
+    Equally frequent classes are selected with equal probability. Results are cached: the order of the classes
+    does not matter, and many tasks have the same ones.
 
     Args:
         classes: the classes that compete.
-        blank: the class that is selected only where nothing else was drawn; its size may be 0.
+        blank: the class that is selected only if nothing else was drawn; its size may be 0.
         ks: numbers of candidates drawn, each 1 … n.
     """
     return list(_most_frequent(tuple(sorted(classes)), blank, tuple(ks)))
@@ -111,19 +111,19 @@ def _most_frequent(classes: tuple[Class, ...], blank: Class, ks: tuple[int, ...]
     nodes, weights = leggauss(max(1, (len(classes) + 1) // 2))
     unions = _Union.built(classes, most)
     shares = np.zeros(most + 1)
-    for top in range(1, min(max((one.size for one in classes), default=0), most) + 1):
+    for top in range(1, min(max((group.size for group in classes), default=0), most) + 1):
         shares += weights / 2 @ _top_shares(unions, top, most, (nodes + 1) / 2)
-    with_blank = _Union(sum(one.size for one in classes), blank, most)
-    found = []
+    with_blank = _Union(sum(group.size for group in classes), blank, most)
+    probabilities = []
     for k in ks:
         wins = sum(float(with_blank.odds(drawn)[k - drawn] * shares[k - drawn]) for drawn in range(k + 1))
         wins += float(with_blank.odds(k)[0]) * blank.share if blank.size else 0.0
-        found.append(min(1.0, wins))
-    return tuple(found)
+        probabilities.append(min(1.0, wins))
+    return tuple(probabilities)
 
 
 class _Union:
-    """Candidates of some classes and of one more.
+    """Candidates of some classes and of one additional class.
 
     Args:
         size: number of candidates before.
@@ -141,8 +141,8 @@ class _Union:
     @classmethod
     def built(cls, classes: Sequence[Class], most: int) -> list[_Union]:
         """Return the unions that add one class after the other."""
-        sizes = accumulate((one.size for one in classes), initial=0)
-        return [cls(size, one, most) for size, one in zip(sizes, classes, strict=False)]
+        sizes = accumulate((group.size for group in classes), initial=0)
+        return [cls(size, group, most) for size, group in zip(sizes, classes, strict=False)]
 
     def odds(self, times: int) -> NDArray[np.float64]:
         """Return the odds that 0 … ``most`` − ``times`` others are drawn beside ``times`` of the class.
@@ -153,12 +153,12 @@ class _Union:
         drawn = slice(0, len(both.mantissas) - times)
         mantissas = before.mantissas[drawn] * added.mantissas[times] / both.mantissas[times:]
         exponents = before.exponents[drawn] + added.exponents[times] - both.exponents[times:]
-        found: NDArray[np.float64] = np.ldexp(mantissas, exponents)
-        return found
+        odds: NDArray[np.float64] = np.ldexp(mantissas, exponents)
+        return odds
 
 
 class _Ways:
-    """C(size, d) for d = 0 … ``most``, as mantissas and exponents: from 1,030 on it is no float."""
+    """C(size, d) for d = 0 … ``most``, as mantissas and exponents: from size 1,030 on it exceeds a float."""
 
     def __init__(self, size: int, most: int) -> None:
         self.mantissas = np.zeros(most + 1)
@@ -176,7 +176,7 @@ def _top_shares(
     """Add up the shares of the classes that occur ``top`` times, over the draws in which none occurs more.
 
     Of ``tied`` such classes each is selected with probability 1 / tied = ∫ x^(tied − 1) dx over 0 … 1: every
-    other one brings a factor x. The polynomials' degree is below the number of classes, so Gauss–Legendre
+    other one adds a factor x. The polynomials' degree is below the number of classes, so Gauss–Legendre
     quadrature at half as many nodes is exact. All terms are positive, so nothing cancels.
 
     Returns:

@@ -80,7 +80,7 @@ def curves(
     if rules is None:
         rules = available_rules(candidates)
     rules = adapted(rules, candidates)
-    counted = [one for members in tasks.values() for one in members]
+    counted = [member for members in tasks.values() for member in members]
     for rule in rules:
         require_scores(counted, rule.needs, rule.name)
     return [_curve(rule, tasks, ks) for rule in rules]
@@ -102,14 +102,14 @@ def possible_curves(
         ConfigError, DatasetError: as ``curves`` does.
     """
     candidates = list(candidates)
-    found: list[Curve] = []
+    computed: list[Curve] = []
     missing: list[str] = []
     for rule in rules:
         try:
-            found += curves(candidates, [rule], ks, short=short)
+            computed += curves(candidates, [rule], ks, short=short)
         except MissingScoreError as error:
             missing.append(str(error))
-    return found, missing
+    return computed, missing
 
 
 def unscored_tasks(candidates: Sequence[Candidate], rules: Sequence[Rule]) -> frozenset[str]:
@@ -119,18 +119,20 @@ def unscored_tasks(candidates: Sequence[Candidate], rules: Sequence[Rule]) -> fr
     """
     fields = {field for rule in adapted(rules, candidates) for field in rule.needs}
     return frozenset(
-        one.task_id for one in candidates if any(getattr(one, field) is None for field in fields)
+        candidate.task_id
+        for candidate in candidates
+        if any(getattr(candidate, field) is None for field in fields)
     )
 
 
 def available_rules(candidates: Sequence[Candidate]) -> list[Rule]:
-    """Return the rules of which every score occurs in the table, if only for some of its rollouts."""
+    """Return the rules of which every score occurs in the table, even if only for some rollouts."""
     known = {field for rule in RULES.values() for field in rule.needs if _occurs(candidates, field)}
     return [rule for rule in adapted(RULES.values(), candidates) if known.issuperset(rule.needs)]
 
 
 def _occurs(candidates: Sequence[Candidate], field: str) -> bool:
-    return any(getattr(one, field) is not None for one in candidates)
+    return any(getattr(candidate, field) is not None for candidate in candidates)
 
 
 def _with_rollouts(
@@ -161,8 +163,8 @@ def _with_rollouts(
 def _curve(rule: Rule, tasks: dict[str, list[Candidate]], ks: Sequence[int]) -> Curve:
     rates = []
     for members in tasks.values():
-        own = dict.fromkeys(min(k, len(members)) for k in ks)
-        exact = dict(zip(own, rule.expected(members, list(own)), strict=True))
+        sizes = dict.fromkeys(min(k, len(members)) for k in ks)
+        exact = dict(zip(sizes, rule.expected(members, list(sizes)), strict=True))
         rates.append([exact[min(k, len(members))] for k in ks])
     points = tuple(
         CurvePoint(

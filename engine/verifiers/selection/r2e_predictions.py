@@ -34,7 +34,7 @@ def published_curves(candidates: Sequence[Candidate]) -> list[Curve]:
 
 
 def candidates_of(row: Row, number: int) -> Iterator[Candidate]:
-    """Yield the rollouts of one row, a task, which its number names.
+    """Yield the rollouts of one row, a task with the row's number as its id.
 
     Raises:
         DatasetError: a column is missing, malformed or of another length.
@@ -49,12 +49,12 @@ def candidates_of(row: Row, number: int) -> Iterator[Candidate]:
 
 
 def _list(row: Row, column: str, number: int) -> list[Any]:
-    found = structure(row.get(column))
-    if not isinstance(found, list | tuple):
+    entries = structure(row.get(column))
+    if not isinstance(entries, list | tuple):
         raise DatasetError(
             "no list of numbers, nor one written as a Python literal", row=number, field=column
         )
-    return list(found)
+    return list(entries)
 
 
 def _number(value: Any, column: str, number: int) -> Any:

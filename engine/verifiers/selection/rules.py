@@ -7,8 +7,8 @@
     majority  the patch that most rollouts submitted
     oracle    resolved, if any is: the ceiling, pass@K
 
-A rule has two faces: ``best`` defines it on given candidates, ``expected`` is its outcome over all subsets
-of K. Ties: ``best`` returns all candidates that the rule cannot tell apart, ``expected`` counts their mean,
+A rule has two methods: ``best`` defines it on given candidates, ``expected`` is its outcome over all subsets
+of K. Ties: ``best`` returns all candidates that the rule cannot distinguish, ``expected`` counts their mean,
 and ``pick`` takes the one with the smallest trajectory id. To add a rule: a class with both, and a test that
 compares them over all subsets.
 """
@@ -40,7 +40,7 @@ class Rule(Protocol):
         ...
 
     def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates that the rule selects and cannot tell apart; at least one of them.
+        """Return the equal candidates that the rule selects; at least one.
 
         Raises:
             MissingScoreError: a candidate lacks a score that the rule needs.
@@ -68,12 +68,12 @@ def pick(rule: Rule, candidates: Sequence[Candidate]) -> Candidate:
     """
     if not candidates:
         raise ConfigError("there are no rollouts to select from; give at least one")
-    return min(rule.best(candidates), key=lambda one: one.trajectory_id)
+    return min(rule.best(candidates), key=lambda candidate: candidate.trajectory_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Highest:
-    """Select by scores that are compared one after the other, each the higher the better."""
+    """Select the highest scores, compared one after the other."""
 
     name: str
     needs: tuple[str, ...]
@@ -83,7 +83,7 @@ class Highest:
         """Return the candidates with the highest scores."""
         require_scores(candidates, self.needs, self.name)
         highest = max(map(self.key, candidates))
-        return [one for one in candidates if self.key(one) == highest]
+        return [candidate for candidate in candidates if self.key(candidate) == highest]
 
     def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
         """Return the exact Best@K by order statistics."""
@@ -95,14 +95,14 @@ class Highest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hybrid:
-    """Keep the best by P(YES), then select by tests.
+    """Select by tests among the best by P(YES).
 
     The filter compares P(YES), then regression and reproduction passes; the rest compares regression passes,
     reproduction passes and P(YES). Candidates equal in all three are one class, even if the filter cuts it.
     """
 
     keep: int | None = None
-    """Candidates that stay; None is half of them, rounded down, but at least ``minimum``."""
+    """Number of candidates that stay; None is half of them, rounded down, but at least ``minimum``."""
     minimum: int = 1
     """R2E-Gym's notebook keeps at least 3."""
     name: str = "hybrid"
@@ -113,7 +113,7 @@ class Hybrid:
             raise ConfigError(f"{self.name} is set to keep fewer than 1 rollout; the least is 1")
 
     def num_kept(self, k: int) -> int:
-        """Return how many of K candidates stay."""
+        """Return the number of K candidates that stay."""
         return min(k, max(self.minimum, k // 2) if self.keep is None else self.keep)
 
     def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -121,7 +121,7 @@ class Hybrid:
         require_scores(candidates, self.needs, self.name)
         kept = sorted(candidates, key=_by_verifier, reverse=True)[: self.num_kept(len(candidates))]
         highest = max(map(_by_tests, kept))
-        return [one for one in candidates if _by_tests(one) == highest]
+        return [candidate for candidate in candidates if _by_tests(candidate) == highest]
 
     def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
         """Return the exact Best@K, counted over the last candidate that stays."""
@@ -133,7 +133,7 @@ class Hybrid:
         for place, position in enumerate(finally_ordered):
             places[position] = place
         groups = {_by_tests(members[0]): _class(members) for members in _classes(candidates, _by_tests)}
-        classes = [groups[_by_tests(one)] for one in ordered]
+        classes = [groups[_by_tests(candidate)] for candidate in ordered]
         return [best_of_filtered(places, classes, k, self.num_kept(k)) for k in ks]
 
 
@@ -145,21 +145,23 @@ class Majority:
     needs: tuple[str, ...] = ("patch_hash",)
 
     def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates whose patch is the most frequent one, or one of several."""
+        """Return the candidates with the most frequent patch, or several equally frequent ones."""
         require_scores(candidates, self.needs, self.name)
-        votes: Counter[str | None] = Counter(one.patch_hash for one in candidates if one.patch_hash)
+        votes: Counter[str | None] = Counter(
+            candidate.patch_hash for candidate in candidates if candidate.patch_hash
+        )
         if not votes:
             return list(candidates)
         most = max(votes.values())
-        return [one for one in candidates if votes[one.patch_hash] == most]
+        return [candidate for candidate in candidates if votes[candidate.patch_hash] == most]
 
     def expected(self, candidates: Sequence[Candidate], ks: Sequence[int]) -> list[float]:
         """Return the exact Best@K, counted over the votes of the winning patch."""
         require_scores(candidates, self.needs, self.name)
         _require_outcomes(candidates, ks)
         patches: dict[str | None, list[Candidate]] = {"": []}
-        for one in candidates:
-            patches.setdefault(one.patch_hash, []).append(one)
+        for candidate in candidates:
+            patches.setdefault(candidate.patch_hash, []).append(candidate)
         blank = _class(patches.pop(""))
         return most_frequent([_class(members) for members in patches.values()], blank, ks)
 
@@ -185,7 +187,7 @@ def _classes(
 
 
 def _class(members: Sequence[Candidate]) -> Class:
-    return Class(len(members), sum(one.resolved is True for one in members))
+    return Class(len(members), sum(member.resolved is True for member in members))
 
 
 def _require_outcomes(candidates: Sequence[Candidate], ks: Sequence[int]) -> None:
@@ -219,7 +221,7 @@ def adapted(rules: Iterable[Rule], candidates: Iterable[Candidate]) -> list[Rule
     Such candidates were scored by their repositories' tests alone. Where some have reproduction passes, the
     others lack a score.
     """
-    if any(one.reproduction_passes is not None for one in candidates):
+    if any(candidate.reproduction_passes is not None for candidate in candidates):
         return list(rules)
     return [_without_reproduction(rule) for rule in rules]
 

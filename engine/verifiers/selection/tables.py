@@ -29,23 +29,23 @@ _TYPES = MappingProxyType(
 
 
 def read_table(path: Path) -> list[Candidate]:
-    """Read the rollouts of a parquet, JSONL or JSON file; R2E-Gym's predictions are known by their columns.
+    """Read the rollouts of a parquet, JSONL or JSON file; R2E-Gym's predictions are found by their columns.
 
-    An absent column and a null are a score that nobody computed; unknown columns are left out.
+    An absent column or a null is a score that was not computed; unknown columns are ignored.
 
     Raises:
         DatasetError: a row cannot be read, lacks a task or trajectory, or has a value of another type.
     """
     rows, _ = open_rows(path, 0)
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for number, row in enumerate(rows):
         if row.error:
             raise DatasetError(f"{path}: {row.error}", row=number)
         if row.row.keys() >= r2e_predictions.COLUMNS.keys():
-            found += r2e_predictions.candidates_of(row.row, number)
+            candidates += r2e_predictions.candidates_of(row.row, number)
         else:
-            found.append(_candidate(row.row, number))
-    return found
+            candidates.append(_candidate(row.row, number))
+    return candidates
 
 
 def _candidate(row: Row, number: int) -> Candidate:
@@ -54,9 +54,9 @@ def _candidate(row: Row, number: int) -> Candidate:
         if name not in given:
             raise DatasetError(f"has no {name}; every row needs one", row=number, field=name)
     for name, value in given.items():
-        # a bool is an int to Python, and never a count here
+        # a bool is an int in Python, but never a count here
         if type(value) not in _TYPES[name]:
-            expected = " or ".join(one.__name__ for one in _TYPES[name])
+            expected = " or ".join(expected_type.__name__ for expected_type in _TYPES[name])
             raise DatasetError(f"is {value!r}; expected {expected}", row=number, field=name)
         if isinstance(value, float) and not math.isfinite(value):
             raise DatasetError(
