@@ -33,7 +33,7 @@ class Evidence:
     shown: str = ""
     """Part of ``log`` on which verdicts are based, without markers."""
     exit_code: int | None = None
-    """Exit code of the tests where the script has markers, else of the script."""
+    """Exit code of the tests if the script has markers, else of the script."""
     seconds: float = 0.0
     timed_out: bool = False
     problem: str = ""
@@ -49,12 +49,12 @@ class Evidence:
     disk_full: bool = False
     """The sandbox's disk was full when the tests ended, so reports may be missing or truncated."""
     signed: TestRun | None = None
-    """The driver's signed report, where the command runs the driver."""
+    """The driver's signed report, if the command runs the driver."""
     record_wanted: bool = False
     """Whether the command runs pytest, so that a sealed record is required."""
     record: Record | None = None
     record_parsed: str = ""
-    """Record as the row's own parser script prints it; empty where the row has none."""
+    """Record as the row's own parser script prints it; empty without one."""
     cases: Mapping[tuple[str, str], TestCase] = field(default_factory=dict)
     """Cases of the JUnit report that the script wrote."""
     rewards: Mapping[str, float] = field(default_factory=dict)
@@ -104,7 +104,7 @@ def contradictions(
     """Return a sign of tampering for each test that passed according to the log but not to pytest's record.
 
     Args:
-        parser: parser of the log where the row names none; the record is read with the same parser.
+        parser: parser of the log if the row names none; the record is read with the same parser.
         claimed: names of tests that passed according to the log.
     """
     if not evidence.record_wanted or not claimed:

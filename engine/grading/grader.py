@@ -123,7 +123,7 @@ class Grader:
         return await self._grade_once(key, job)
 
     def own_box(self, row: TaskRow, *, evaluation: bool = False) -> OwnBoxGrading | None:
-        """Return the grading of one rollout in its agent's sandbox; None where patches are graded.
+        """Return the grading of one rollout in its agent's sandbox; None if patches are graded.
 
         It does not count towards ``config.max_parallel``: its sandbox is already open, and gradings that
         wait for a sandbox could wait for this one forever.

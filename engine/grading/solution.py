@@ -26,7 +26,7 @@ def has_solution(row: TaskRow) -> bool:
 
 
 def is_gold_patch(row: TaskRow, patch: str) -> bool:
-    """Return whether a patch is the row's gold patch; False where the row's solution is a script."""
+    """Return whether a patch is the row's gold patch; False if the row's solution is a script."""
     return bool(row.answer.gold_patch.strip()) and is_same_change(patch, row.answer.gold_patch)
 
 

@@ -212,7 +212,7 @@ async def _failure(log: str) -> tuple[str, str] | None:
 
 
 async def _report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
-    """Return ``instance_report``, or ``plain_report`` where the log cannot be parsed within limits."""
+    """Return ``instance_report``, or ``plain_report`` if the log cannot be parsed within limits."""
     grade = replace(grade, log="", whole_log=b"")
     try:
         return await run_isolated(partial(instance_report, row, grade, log))
@@ -230,7 +230,7 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def instance_report(row: TaskRow, grade: Grade, log: str) -> dict[str, Any]:
-    """Return the official per-instance report of a grade; from the log where the rule uses a log.
+    """Return the official per-instance report of a grade; from the log if the rule uses one.
 
     A verdict other than ``passed`` is never reported as resolved, whatever the log shows.
     """

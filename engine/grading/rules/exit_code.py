@@ -1,4 +1,4 @@
-"""Rule: the test script exits with 0, and pytest's sealed record, where pytest ran, agrees."""
+"""Rule: the test script exits with 0, and pytest's sealed record, if pytest ran, agrees."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def _result(address: tuple[str, str], case: TestCase) -> TestResult:
 
 
 def _index(cases: Mapping[tuple[str, str], TestCase]) -> dict[str, TestCase | None]:
-    """Return the cases by their alternative names; None where a name is not unique."""
+    """Return the cases by their alternative names; None if a name is not unique."""
     by_name: dict[str, TestCase | None] = {}
     for (classname, name), case in cases.items():
         for alias in {f"{classname}.{name}", f"{classname}::{name}", name}:

@@ -15,7 +15,7 @@ class Nonces:
     folder: str
     """Folder of the recorder and reports inside the sandbox."""
     key: str = ""
-    """Key of the record; empty where the script is not recorded."""
+    """Key of the record; empty if the script is not recorded."""
     token: str = ""
     """Text that the script writes to ``begin`` when its tests begin."""
 

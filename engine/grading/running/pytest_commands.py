@@ -22,7 +22,7 @@ _ONLY_NAMES = re.compile(
 )
 """Start of a command that runs none of the scripts that it names."""
 _INSTEAD = "/run_tests.sh"
-"""Script that R2E-Gym's command runs instead of its own last line, where an image has it."""
+"""Script that R2E-Gym's command runs instead of its own last line, if an image has it."""
 _MAX_SCRIPTS = 20
 _SETS = re.compile(r"\b(PYTHONPATH|PYTEST_ADDOPTS)=(?![^\s;]*\$\{?\1\b)")
 """Assignment that replaces a setting which the recorder needs."""

@@ -153,8 +153,8 @@ class PatchFilter:
 
         Args:
             path: as ``path_below`` returns it for the workdir.
-            old: the file before; None where there is none.
-            new: the file after; None where it is deleted.
+            old: the file before; None if it is new.
+            new: the file after; None if it is deleted.
             packages: packages of the tree's files, as returned by ``_package_of``.
         """
         if self._is_hidden(path):

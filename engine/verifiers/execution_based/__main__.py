@@ -2,7 +2,7 @@
 
     python -m engine.verifiers.execution_based --dataset NAME --rollouts FILE --tests FILE --output FOLDER
 
-Scores every rollout of a file by regression tests, and by reproduction tests where a file of them is given.
+Scores every rollout of a file by regression tests, and by reproduction tests if a file of them is given.
 The last line printed holds the counts as JSON; ``python -m engine.verifiers.selection FOLDER/rollouts.jsonl``
 prints Best@K of the scores.
 """

@@ -118,7 +118,7 @@ class TestRuns:
     async def run(
         self, row: TaskRow, patch: str, selection: TestSelection, *, trace: bool = False
     ) -> TestReport:
-        """Run tests on the tree with a patch, or on the untouched tree where it is empty.
+        """Run tests on the tree with a patch, or on the untouched tree if it is empty.
 
         Args:
             trace: whether to record which files each test executes, if the image's pytest can.

@@ -20,7 +20,7 @@ class ReportStore(Protocol):
     """Store of the reports of finished runs."""
 
     async def load(self, key: str) -> TestReport | None:
-        """Return a report; None where there is none."""
+        """Return a report; None if there is none."""
 
     async def save(self, key: str, report: TestReport) -> None:
         """Keep a report."""
@@ -33,7 +33,7 @@ class MemoryReports:
         self._reports: dict[str, TestReport] = {}
 
     async def load(self, key: str) -> TestReport | None:
-        """Return a report; None where there is none."""
+        """Return a report; None if there is none."""
         return self._reports.get(key)
 
     async def save(self, key: str, report: TestReport) -> None:
@@ -52,7 +52,7 @@ class FolderReports:
         self._folder = folder
 
     async def load(self, key: str) -> TestReport | None:
-        """Return a report; None where there is none or its file is damaged."""
+        """Return a report; None if there is none or its file is damaged."""
         return await asyncio.to_thread(self._load, key)
 
     async def save(self, key: str, report: TestReport) -> None:

@@ -81,7 +81,7 @@ def by_task(candidates: Iterable[Candidate]) -> dict[str, list[Candidate]]:
 
 
 def require_scores(candidates: Sequence[Candidate], fields: Sequence[str], purpose: str) -> None:
-    """Raise MissingScoreError where a candidate lacks one of the fields; ``purpose`` names their use."""
+    """Raise MissingScoreError if a candidate lacks one of the fields; ``purpose`` names their use."""
     for field in fields:
         missing = [candidate for candidate in candidates if getattr(candidate, field) is None]
         if missing:

@@ -136,7 +136,7 @@ class _Union:
         self._before = _Ways(size, most)
         self._added = _Ways(one.size, most)
         self._all = _Ways(size + one.size, most)
-        self._all.mantissas[self._all.mantissas == 0] = np.inf
+        self._all.mantissas[self._all.mantissas == 0] = np.inf  # impossible draws have odds 0
 
     @classmethod
     def built(cls, classes: Sequence[Class], most: int) -> list[_Union]:

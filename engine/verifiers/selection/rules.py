@@ -139,7 +139,7 @@ class Hybrid:
 
 @dataclass(frozen=True, slots=True)
 class Majority:
-    """Select the patch that most rollouts submitted; an empty one only where all are empty."""
+    """Select the patch that most rollouts submitted; an empty one only if all are empty."""
 
     name: str = "majority"
     needs: tuple[str, ...] = ("patch_hash",)
@@ -216,7 +216,7 @@ RULES: Mapping[str, Rule] = {rule.name: rule for rule in (EF, EB, HYBRID, SHORTE
 
 
 def adapted(rules: Iterable[Rule], candidates: Iterable[Candidate]) -> list[Rule]:
-    """Return the rules, without reproduction passes where no candidate of any task has them.
+    """Return the rules, without reproduction passes if no candidate of any task has them.
 
     Such candidates were scored by their repositories' tests alone. Where some have reproduction passes, the
     others lack a score.

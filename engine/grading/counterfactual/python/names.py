@@ -10,7 +10,7 @@ EQUALITIES = frozenset({
     "assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual",
     "assertSequenceEqual", "assertMultiLineEqual", "failUnlessEqual", "assertCountEqual", "assertItemsEqual",
 })  # fmt: skip
-"""Methods that pass where their first two arguments are equal."""
+"""Methods that pass if their first two arguments are equal."""
 FUNCTION_EQUALITIES = frozenset({"eq_", "assert_equal", "assert_equals"})
 """Functions with the same meaning, in ``nose.tools`` and helpers of projects."""
 ALMOST_EQUALITIES = frozenset({"assertAlmostEqual", "assertAlmostEquals", "failUnlessAlmostEqual"})
@@ -41,7 +41,7 @@ OPERATORS = {
     "assertLess": "<", "assertLessEqual": "<=", "assertGreater": ">", "assertGreaterEqual": ">=",
     "assertListEqual": "==", "assertTupleEqual": "==",
 }  # fmt: skip
-"""Method → operator between its first two arguments that holds where it passes.
+"""Method → operator between its first two arguments that holds if it passes.
 
 Left out are methods that compare by ``!=``, by differences or element by element: a class may define each of
 these separately.
@@ -77,5 +77,5 @@ OTHER = (
     '[].__class__: lambda: [*v, None], ().__class__: lambda: (*v, None), {0}.__class__: lambda: v | {"x"}, '
     '{}.__class__: lambda: {**v, "other": v}}.get(v.__class__, lambda: (v, "other"))())'
 )
-"""Function that returns a value unequal to its argument, of the same class where that is well known. It uses
+"""Function that returns a value unequal to its argument, of the same class if that is well known. It uses
 literals only, as a test file may redefine the names of classes."""

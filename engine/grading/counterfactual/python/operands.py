@@ -66,7 +66,7 @@ def operands(source: PythonSource, statement: ast.stmt) -> Iterator[Operand]:
 
 
 def conjuncts(test: ast.expr) -> Iterator[ast.expr]:
-    """Yield the parts of a condition that holds only where all of them do."""
+    """Yield the parts of a condition that holds only if all of them do."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         for value in test.values:
             yield from conjuncts(value)

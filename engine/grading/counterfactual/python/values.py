@@ -187,7 +187,7 @@ def _leaves(node: ast.expr) -> Iterator[ast.Constant]:
 
 
 def _others(value: object, tolerance: Tolerance) -> list[object]:
-    """Return values unequal to a constant, also where comparisons ignore case, white space or rounding."""
+    """Return values unequal to a constant, even if comparisons ignore case, white space or rounding."""
     match value:
         case bool():
             return [not value]
