@@ -33,9 +33,9 @@ from engine.config.policies import OraclePolicyConfig
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.run import RolloutRun
 from engine.config.sandbox import SandboxConfig
-from engine.events.control import Control
-from engine.events.sink import EventSink
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.delivery.control import Control
+from engine.events.delivery.sink import EventSink
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.events.types import RunStarted, TrajectoryFinished
 from engine.inference.base import ChatRequest, ChatResponse
 from engine.inference.scripted.policies import ScriptedPolicy

@@ -29,10 +29,10 @@ from typing import Any
 from bench.harness import store
 from bench.honest_patches import HonestPatch, honest_patches
 from engine.config.importing import ImportConfig
+from engine.config.learning.training import CurationConfig
 from engine.config.recipes import quickstart
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import DockerConfig, SandboxConfig
-from engine.config.training import CurationConfig
 from engine.datasets.curation.curate import curate
 from engine.datasets.importers.formats.evalscript import make_script
 from engine.datasets.importers.run import import_dataset

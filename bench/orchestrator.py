@@ -28,7 +28,7 @@ from bench.agent_step import CALLS, STEPS, output
 from bench.harness import store
 from engine.config.rollout import AgentConfig, RolloutConfig
 from engine.config.sandbox import SandboxConfig
-from engine.events.spool import SpoolSink
+from engine.events.delivery.spool import SpoolSink
 from engine.garbage import collect_rarely
 from engine.inference.base import ChatRequest, ChatResponse
 from engine.inference.scripted.tokens import TokenizedPolicy

@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bench.harness import store
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.training import ScheduleConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.training import ScheduleConfig
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.feed import RolloutFeed
 from engine.orchestrator.training.record import TrainingRecord

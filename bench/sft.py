@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from bench.trl_harness import Timing, against_trl, compared, write_tokenizer_settings
-from engine.config.fine_tuning import FineTuningConfig
+from engine.config.learning.fine_tuning import FineTuningConfig
 from engine.models.loader import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord
 from engine.trainer.batch import IMITATION

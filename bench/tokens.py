@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bench.harness import store
-from engine.events.spool import SPOOL_NAME, SpoolSink
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
 from engine.events.token_block import TokenBlock, decode, encode
 from engine.events.types import RunStarted, TrajectoryFinished, TrajectoryStarted
 from engine.processes.ports import free_port

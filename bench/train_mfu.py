@@ -19,8 +19,8 @@ import torch
 from transformers import AutoConfig
 
 from bench.harness import store
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.memory.activations import measure_activations
 from engine.models.memory.plan import plan_memory
 from engine.models.published.networks import build_causal

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from bench.trl_harness import Timing, against_trl, compared, write_tokenizer_settings
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.models.loader import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord

@@ -31,19 +31,19 @@ import structlog
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from engine.algorithms.lint import lint
+from engine.config.access.downloads import HubLimits, with_token
+from engine.config.access.places import Allowed, places
 from engine.config.base import parse_settings
 from engine.config.contradictions import LintFinding
-from engine.config.downloads import HubLimits, with_token
 from engine.config.dry_run import dry_run_settings
-from engine.config.places import Allowed, places
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TrainRun, check_places, load_run_config, with_registries
 from engine.errors import ConfigError, FencedError, Problem, TrainyardError
-from engine.events.console import ConsoleSink
-from engine.events.control import Control, Heartbeat
-from engine.events.shipper import Shipper
-from engine.events.sink import EventSink
-from engine.events.spool import SpoolSink
+from engine.events.delivery.console import ConsoleSink
+from engine.events.delivery.control import Control, Heartbeat
+from engine.events.delivery.shipper import Shipper
+from engine.events.delivery.sink import EventSink
+from engine.events.delivery.spool import SpoolSink
 from engine.files import atomic_write
 from engine.inference.endpoint.keys import fetch_secrets, read_secrets, take_keys
 from engine.orchestrator import EXIT_FAILED, EXIT_FENCED, execute, note_failure, record

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.live.plan import schedule
-from engine.events.shipper import Cursor, Shipper
-from engine.events.spool import SpoolLine, SpoolSink
+from engine.events.delivery.shipper import Cursor, Shipper
+from engine.events.delivery.spool import SpoolLine, SpoolSink
 from engine.events.types import RunPaused
 
 DRAIN_S = 30.0

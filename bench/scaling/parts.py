@@ -11,10 +11,10 @@ from typing import Any, Literal
 
 from bench.runs import configured, finish_run, is_finished, run_name
 from bench.scaling.teacher import lesson, write_lessons
-from engine.config.improvement import ImprovementConfig
+from engine.config.learning.improvement import ImprovementConfig
 from engine.config.recipes.quickstart import AGENT
 from engine.datasets.store import dataset_path, load_dataset
-from engine.events.spool import SPOOL_NAME
+from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, write_trajectories
 from engine.orchestrator.improvement.kept import choose_kept, read_kept
 from engine.types import TaskRow

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.algorithms.explain import explain, left_out, parse_group, resolve_settings
-from engine.config.algorithm import parse_algorithm
 from engine.config.base import parse_settings
+from engine.config.learning.algorithm import parse_algorithm
 from engine.config.presets import PRESETS
 from engine.errors import ConfigError
 

@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from engine.algorithms.terms import has_kl_reward
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import INFRASTRUCTURE_REASONS, Group, TerminationReason, Trajectory
 
 INFRASTRUCTURE = "infrastructure"

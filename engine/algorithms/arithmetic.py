@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.algorithms.terms import has_kl_loss, needs_entropy
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from engine.algorithms.terms import has_kl_loss, has_kl_reward
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
 
 _BASELINES = {

@@ -26,8 +26,8 @@ from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_memb
 from engine.algorithms.arithmetic import SampledTokens, kl_estimates, token_losses
 from engine.algorithms.terms import has_kl_reward, needs_entropy, needs_reference
 from engine.algorithms.weights import trajectory_weights
-from engine.config.algorithm import AlgorithmConfig
 from engine.config.base import config_error
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.errors import ConfigError
 from engine.types import TerminationReason
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.algorithms.terms import has_kl_loss, has_kl_reward, needs_entropy
-from engine.config.algorithm import AlgorithmConfig
 from engine.config.contradictions import LintFinding, contradictions
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.config.run import TrainRun, parse_run_config
-from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.types import TerminationReason
 

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from engine.algorithms.terms import has_kl_loss, needs_entropy
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

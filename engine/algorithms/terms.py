@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 
 
 def has_kl_loss(config: AlgorithmConfig) -> bool:

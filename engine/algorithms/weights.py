@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 from engine.algorithms.advantages import Member
 from engine.algorithms.terms import has_kl_loss, needs_entropy
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 
 
 def trajectory_weights(

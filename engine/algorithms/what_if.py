@@ -14,7 +14,7 @@ from typing import Any
 
 from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_members, outcome_of
 from engine.algorithms.terms import has_kl_reward
-from engine.config.algorithm import AlgorithmConfig, parse_algorithm
+from engine.config.learning.algorithm import AlgorithmConfig, parse_algorithm
 from engine.types import Group
 
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import EvaluationConfig, ScheduleConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig, RolloutConfig
-from engine.config.trainer import TrainerConfig
-from engine.config.training import EvaluationConfig, ScheduleConfig
 
 MAX_ADAPTER_RANK = 512
 """Maximum rank of LoRA adapters that vLLM serves."""

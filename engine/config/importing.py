@@ -7,8 +7,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from engine.config.access.places import HUB_PREFIX, Granted, HubRevision, LocalPath, PublishedSet, Text
 from engine.config.base import Section
-from engine.config.places import HUB_PREFIX, Granted, HubRevision, LocalPath, PublishedSet, Text
 
 FORMATS = {
     "r2e-gym": "R2E-Gym: Subset, Lite, V1, Full, Validated, and its SWE-bench variants",

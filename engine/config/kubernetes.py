@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from engine.config.access.places import Granted
 from engine.config.base import Section
-from engine.config.places import Granted
 
 
 class Toleration(Section):

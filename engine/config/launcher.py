@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from engine.config.access.places import Granted, Harmless
 from engine.config.base import Section
-from engine.config.places import Granted, Harmless
 
 
 class RayConfig(Section):

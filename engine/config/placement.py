@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from engine.config.learning.trainer import OptimizationConfig
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.rollout import RolloutConfig
 from engine.config.run import (
@@ -17,7 +18,6 @@ from engine.config.run import (
     RolloutRun,
     TrainRun,
 )
-from engine.config.trainer import OptimizationConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
-from engine.config.base import ImpossibleSettingsError, Section
-from engine.config.places import (
+from engine.config.access.places import (
     AttachedServers,
     CheckpointPlace,
     EndpointPlace,
@@ -22,6 +21,7 @@ from engine.config.places import (
     LocalPath,
     Text,
 )
+from engine.config.base import ImpossibleSettingsError, Section
 from engine.errors import Problem
 
 _OWN_SERVERS = (

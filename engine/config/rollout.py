@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from engine.config.access.places import Text
 from engine.config.base import ImpossibleSettingsError, Section
-from engine.config.places import Text
 from engine.errors import Problem
 
 

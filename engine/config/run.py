@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.access.places import ANY, Allowed, Bounded, Text, places
 from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import contradictions
 from engine.config.environment import (
@@ -26,11 +26,31 @@ from engine.config.environment import (
     SweEnvironmentConfig,
     with_generated_dataset,
 )
-from engine.config.fine_tuning import ConversationConfig, FineTuningConfig, ImitationConfig, TrajectoryQuery
 from engine.config.importing import ImportConfig
-from engine.config.improvement import ImprovementConfig
 from engine.config.launcher import LauncherConfig, StorageConfig
-from engine.config.places import ANY, Allowed, Bounded, Text, places
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.fine_tuning import (
+    ConversationConfig,
+    FineTuningConfig,
+    ImitationConfig,
+    TrajectoryQuery,
+)
+from engine.config.learning.improvement import ImprovementConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import (
+    CurationConfig,
+    CurriculumConfig,
+    EvaluationConfig,
+    HeldoutConfig,
+    ScheduleConfig,
+    SftConfig,
+)
+from engine.config.learning.verifier import (
+    JudgementsConfig,
+    TestVerifierConfig,
+    VerifierConfig,
+    idle_settings,
+)
 from engine.config.policies import (
     EndpointPolicyConfig,
     JudgePolicyConfig,
@@ -46,17 +66,7 @@ from engine.config.rollout import (
     RolloutConfig,
 )
 from engine.config.sandbox import SandboxConfig
-from engine.config.trainer import TrainerConfig
-from engine.config.training import (
-    CurationConfig,
-    CurriculumConfig,
-    EvaluationConfig,
-    HeldoutConfig,
-    ScheduleConfig,
-    SftConfig,
-)
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
-from engine.config.verifier import JudgementsConfig, TestVerifierConfig, VerifierConfig, idle_settings
 from engine.errors import ConfigError, Problem
 
 PRESET_KEY = "algorithm.preset"

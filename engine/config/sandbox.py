@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from engine.config.access.places import ANY, Bounded, Granted, ImageRegistries, Text
 from engine.config.base import Section
 from engine.config.kubernetes import KubernetesConfig
-from engine.config.places import ANY, Bounded, Granted, ImageRegistries, Text
 
 
 class LocalConfig(Section):

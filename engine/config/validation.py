@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
+from engine.config.access.places import Text
 from engine.config.base import Section
-from engine.config.places import Text
 
 
 class ValidatedDatasetConfig(Section):

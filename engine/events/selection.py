@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from engine.config.fine_tuning import SelectionRule
+from engine.config.learning.fine_tuning import SelectionRule
 
 
 class Candidate(Protocol):

@@ -15,7 +15,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from engine.config.base import parse_settings
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import TrainyardError
 from engine.models.memory.estimate import estimate_memory
 from engine.models.memory.plan import GIB

@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from engine.config.trainer import ALL_LINEAR, TrainerConfig
+from engine.config.learning.trainer import ALL_LINEAR, TrainerConfig
 from engine.errors import ConfigError
 from engine.models.base import LanguageModel
 from engine.models.families import family_of

@@ -2,7 +2,7 @@
 
 Cached models are used without a request to the hub. ``HF_HOME``, ``HF_ENDPOINT``, ``HF_TOKEN`` and
 ``HF_HUB_OFFLINE=1`` have their usual meaning. Weights are fetched as safetensors only, and no code.
-The limits of ``engine.config.downloads`` apply.
+The limits of ``engine.config.access.downloads`` apply.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from pathlib import Path
 
-from engine.config.downloads import HubLimits, hub_token
+from engine.config.access.downloads import HubLimits, hub_token
 from engine.errors import CheckpointError, PreflightError
 from engine.models.weights.safetensors_folder import INDEX, SINGLE, read_index
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 
 DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16}
 

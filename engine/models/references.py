@@ -17,7 +17,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config.places import HUB_MODEL
+from engine.config.access.places import HUB_MODEL
 from engine.errors import CheckpointError
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.hub import fetch_model

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from engine.config.run import EvaluateRun, RolloutRun
 from engine.errors import SpendLimitError
-from engine.events.spool import SPOOL_NAME
+from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.types import IterationFinished, IterationStarted
 from engine.orchestrator.collection.collector import Collector
 from engine.orchestrator.collection.first_rollouts import FirstRollouts

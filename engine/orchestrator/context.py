@@ -14,8 +14,8 @@ from typing import Any, Literal, Self, TypeVar
 import structlog
 
 from engine.errors import FencedError, SpendLimitError, TrainyardError
-from engine.events.control import Control
-from engine.events.sink import EventSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.sink import EventSink
 from engine.events.types import Alert, RunPaused, RunProgress, RunResumed
 from engine.orchestrator.loop_probe import LoopProbe
 from engine.orchestrator.rollout_counts import RolloutCounts

@@ -18,11 +18,11 @@ from pathlib import Path
 import structlog
 
 from engine.config.environment import FrozenLakeConfig, ReproductionConfig
+from engine.config.learning.training import HeldoutConfig
 from engine.config.placement import worker_bundles
 from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import HeldoutConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows

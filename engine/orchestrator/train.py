@@ -26,8 +26,8 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from engine.config.run import TrainRun
+from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.schedule import Timeline
-from engine.events.spool import SPOOL_NAME
 from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
 from engine.garbage import collect_rarely
 from engine.inference.base import TrainablePolicy

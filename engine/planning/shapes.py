@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.config.trainer import ALL_LINEAR, TrainerConfig
+from engine.config.learning.trainer import ALL_LINEAR, TrainerConfig
 from engine.errors import ConfigError, Problem
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.families import family_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from engine.build_contexts import NOT_PULLED
-from engine.config.places import ANY
+from engine.config.access.places import ANY
 from engine.config.sandbox import SandboxConfig
 from engine.errors import PreflightError
 

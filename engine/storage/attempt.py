@@ -11,7 +11,7 @@ import structlog
 
 from engine.config.launcher import StorageConfig
 from engine.errors import ConfigError, PreflightError, Problem
-from engine.events.spool import SPOOL_NAME, SpoolSink, spool_position
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink, spool_position
 from engine.storage.folder import restore
 from engine.storage.manifest import Manifest, claim, newest_manifest
 from engine.storage.mirror import Mirror

@@ -8,8 +8,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from engine.events.shipper import CURSOR_NAME
-from engine.events.spool import LOCK_NAME, SPOOL_NAME, lock_folder, spool_position
+from engine.events.delivery.shipper import CURSOR_NAME
+from engine.events.delivery.spool import LOCK_NAME, SPOOL_NAME, lock_folder, spool_position
 from engine.storage.manifest import Manifest
 from engine.storage.store import Store, StoreError
 

@@ -23,7 +23,7 @@ from pathlib import Path
 import structlog
 
 from engine.errors import TrainyardError
-from engine.events.spool import SpoolSink, spool_position
+from engine.events.delivery.spool import SpoolSink, spool_position
 from engine.events.types import Alert
 from engine.storage.folder import entries
 from engine.storage.manifest import Manifest, Segment, StoredFile, newest_claim

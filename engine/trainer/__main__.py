@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.config.fine_tuning import ConversationConfig
+from engine.config.learning.fine_tuning import ConversationConfig
 from engine.datasets.conversations.base import ConversationError
 from engine.datasets.conversations.writing import FORMATS, write_conversations
 from engine.errors import CheckpointError, ConfigError, DatasetError, TrainerError

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.algorithms import Member, needs_forward, trajectory_weights
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.models.attention import Segments
 from engine.tokens import TokenRecord
 from engine.trainer.packing import lay_out, pack, packed_length

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import CheckpointError
 from engine.models.frozen import is_frozen, verify_frozen
 from engine.models.references import last_checkpoint

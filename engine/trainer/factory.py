@@ -13,10 +13,10 @@ from typing import Self
 import torch
 
 from engine.algorithms import needs_reference
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.config.placement import ranks_use_gpus
 from engine.config.run import TrainRun
-from engine.config.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.models.base import LanguageModel
 from engine.models.frozen import freeze_policy

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from engine.algorithms import Member, has_kl_reward, step_members
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import TrainerError
 from engine.inference.base import WeightConsumer
 from engine.tokens import TokenRecord

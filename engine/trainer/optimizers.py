@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 
 
 def make_optimizer(parameters: Sequence[Tensor], config: TrainerConfig) -> Optimizer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 
 
 def learning_rate(config: TrainerConfig, update: int) -> float:

@@ -27,8 +27,8 @@ from torch.distributed.tensor import DTensor
 
 from engine.algorithms import has_kl_loss, needs_old_logprobs, needs_reference
 from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import CheckpointError, PublicationError, UpdateAbandonedError, described
 from engine.inference.base import WeightConsumer, WeightStream
 from engine.models.base import LanguageModel

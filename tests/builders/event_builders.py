@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.events.types import EVENT_ADAPTER
 
 T0 = 1_790_000_000.0

@@ -11,8 +11,8 @@ from typing import Any
 from engine.config.recipes import resolve
 from engine.config.run import VerifierRun
 from engine.datasets.store import save_dataset
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SpoolSink
 from engine.events.types import RunStarted, StepFinished, TrajectoryFinished, TrajectoryRef, TrajectoryStarted
 from engine.orchestrator.context import RunContext
 from tests.builders.event_builders import spooled

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.config.policies import VllmConfig
-from engine.config.trainer import TrainerConfig
 from engine.inference.base import WeightConsumer
 from engine.inference.vllm.publishing.live_transfer import LiveTransfer
 from engine.inference.vllm.publishing.publication import Publisher, ServedModel

@@ -19,15 +19,15 @@ from typing import Any
 
 import torch
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import CurationConfig, EvaluationConfig, ScheduleConfig
 from engine.config.policies import OraclePolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import AnyRun, CurateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.trainer import TrainerConfig
-from engine.config.training import CurationConfig, EvaluationConfig, ScheduleConfig
-from engine.events.control import Control
-from engine.events.spool import SpoolSink, read_lines
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SpoolSink, read_lines
 from engine.inference.scripted.policies import OraclePolicy
 from engine.inference.scripted.tokens import TokenizedPolicy
 from engine.models.builtin.architectures import TransformerConfig

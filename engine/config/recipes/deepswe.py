@@ -15,15 +15,15 @@ prompt that differs from training. The sampler runs on the (first) GPU beside th
 
 from __future__ import annotations
 
-from engine.config.algorithm import AlgorithmConfig
 from engine.config.launcher import LauncherConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import EvaluationConfig
 from engine.config.policies import TransformerPolicyConfig, VllmConfig
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import EvaluateRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.trainer import TrainerConfig
-from engine.config.training import EvaluationConfig
 from engine.types import TerminationReason
 
 DATASET = "r2e-gym-subset"

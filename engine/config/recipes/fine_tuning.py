@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.config.learning.fine_tuning import ConversationConfig, FineTuningConfig
 from engine.config.run import FineTuneRun
 
 

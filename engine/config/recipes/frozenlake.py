@@ -6,13 +6,13 @@ settings and seeds, real enough to exercise every part of a large run.
 
 from __future__ import annotations
 
-from engine.config.algorithm import AlgorithmConfig
 from engine.config.environment import FrozenLakeConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import EvaluationConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig, DatasetConfig, RolloutConfig
 from engine.config.run import EvaluateRun, SftRun, TrainRun
-from engine.config.trainer import TrainerConfig
-from engine.config.training import EvaluationConfig
 
 LAKE = FrozenLakeConfig()
 AGENT = AgentConfig(

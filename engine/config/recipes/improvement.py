@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from engine.config.fine_tuning import ImitationConfig
-from engine.config.improvement import ImprovementConfig
+from engine.config.learning.fine_tuning import ImitationConfig
+from engine.config.learning.improvement import ImprovementConfig
+from engine.config.learning.training import HeldoutConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.recipes import deepswe
 from engine.config.recipes import quickstart as small
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import ImproveRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import HeldoutConfig
 
 
 def improve() -> ImproveRun:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import CurationConfig, EvaluationConfig, FaultKind, SftConfig
 from engine.config.policies import OraclePolicyConfig
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.trainer import TrainerConfig
-from engine.config.training import CurationConfig, EvaluationConfig, FaultKind, SftConfig
 
 DATASET = "quickstart"
 PACKAGES = ("boltons==26.2.0", "toolz==1.0.0", "cachetools==6.2.2")

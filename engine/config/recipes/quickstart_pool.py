@@ -6,14 +6,14 @@ files of the same packages. ``bench/README.md`` has its results.
 
 from __future__ import annotations
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
+from engine.config.learning.training import CurationConfig, EvaluationConfig
 from engine.config.recipes.quickstart import AGENT, FAULT_KINDS
 from engine.config.recipes.quickstart import PACKAGES as QUICKSTART_PACKAGES
 from engine.config.rollout import DatasetConfig, GradingConfig
 from engine.config.run import CurateRun, TrainRun
 from engine.config.sandbox import SandboxConfig
-from engine.config.trainer import TrainerConfig
-from engine.config.training import CurationConfig, EvaluationConfig
 
 DATASET = "quickstart-pool"
 PACKAGES = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from engine.config.environment import ReproductionConfig
-from engine.config.fine_tuning import FineTuningConfig
+from engine.config.learning.fine_tuning import FineTuningConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.recipes.quickstart import DATASET
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig

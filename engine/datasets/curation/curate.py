@@ -17,8 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from engine.config.learning.training import CurationConfig
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import CurationConfig
 from engine.datasets.curation import handwritten
 from engine.datasets.curation.baseline import (
     Baseline,

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from engine.config.downloads import HubLimits, hub_token
-from engine.config.places import HUB_DATASET
+from engine.config.access.downloads import HubLimits, hub_token
+from engine.config.access.places import HUB_DATASET
 from engine.datasets.importers.files import SUFFIXES
 from engine.datasets.importers.reading import Source, split_of
 from engine.errors import DatasetError, PreflightError

@@ -2,7 +2,7 @@
 
 ``fetch_source`` copies the tree into ``home/sources/`` (cached), without documentation and
 repository data, and finds its packages, import roots, tests and runtime dependencies. To add a kind
-of source, extend ``engine.config.source_spec`` and add a branch to ``_obtain``.
+of source, extend ``engine.config.access.source_spec`` and add a branch to ``_obtain``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from engine.config.source_spec import (
+from engine.config.access.source_spec import (
     FolderSource,
     PackageSource,
     RepositorySource,

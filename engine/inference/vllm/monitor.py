@@ -12,8 +12,8 @@ from typing import Literal
 import structlog
 
 from engine.errors import TrainyardError, described
+from engine.events.delivery.sink import EventSink
 from engine.events.engines import MAX_DETAIL, EngineRecord, EnginesReported
-from engine.events.sink import EventSink
 from engine.events.types import Alert
 from engine.inference.vllm.admission import Admission
 from engine.inference.vllm.replicas import Replica

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from engine.config.policies import VllmConfig
 from engine.errors import EngineError, ModelError, PublicationError
-from engine.events.sink import EventSink
+from engine.events.delivery.sink import EventSink
 from engine.inference.base import Generation, GenerationRequest, TrainablePolicy, WeightSource
 from engine.inference.vllm.admission import Admission
 from engine.inference.vllm.clients.client import VllmClient

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.base import LanguageModel
 from engine.models.builtin.architectures import ARCHITECTURES
 from engine.models.builtin.transformer import Transformer

@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.logit_tiles import KEPT, TILES, TILES_AT_ONCE
 from engine.models.sizes import ModelSizes
 

@@ -11,7 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from engine.errors import ConfigError, Problem
-from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.ledger import Part, is_kept, type_of
 from engine.rollout.summary import RolloutSummary
 

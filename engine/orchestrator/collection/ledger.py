@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.events.spool import read_lines
+from engine.events.delivery.spool import read_lines
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout.summary import RolloutSummary

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 from engine.config.rollout import RolloutConfig
-from engine.events.spool import read_lines
+from engine.events.delivery.spool import read_lines
 from engine.orchestrator.collection.ledger import type_of
 from engine.rollout.recorded import RecordedTurns, Span, read_turns
 from engine.rollout.summary import RolloutSummary

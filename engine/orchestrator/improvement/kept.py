@@ -10,9 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config.improvement import ImprovementConfig
+from engine.config.learning.improvement import ImprovementConfig
+from engine.events.delivery.spool import SpoolLine, read_lines
 from engine.events.selection import Selected, select
-from engine.events.spool import SpoolLine, read_lines
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.types import StepFinished, TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of

@@ -22,11 +22,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from engine.config.learning.training import HeldoutConfig
 from engine.config.rollout import EARLY_STOP
 from engine.config.run import ImproveRun
-from engine.config.training import HeldoutConfig
 from engine.errors import DatasetError
-from engine.events.spool import SPOOL_NAME
+from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, write_trajectories
 from engine.events.types import CheckpointSaved, IterationFinished, IterationStarted
 from engine.inference.base import Policy

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.config.learning.fine_tuning import ConversationConfig, FineTuningConfig
 from engine.config.run import FineTuneRun, ImproveRun
 from engine.errors import CheckpointError
-from engine.events.sink import EventSink
-from engine.events.spool import read_lines
+from engine.events.delivery.sink import EventSink
+from engine.events.delivery.spool import read_lines
 from engine.events.types import (
     CheckpointSaved,
     IterationFinished,

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from engine.algorithms.advantages import is_informative
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.training import ScheduleConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.training import ScheduleConfig
 from engine.errors import ConfigError
 from engine.events.schedule import BatchSelected, SelectedGroup
 from engine.orchestrator.training.curriculum import TaskCursor

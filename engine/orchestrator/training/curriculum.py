@@ -9,7 +9,7 @@ import random
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from engine.config.training import CurriculumConfig
+from engine.config.learning.training import CurriculumConfig
 from engine.errors import ConfigError
 from engine.orchestrator.training.task_weights import Outcome, TaskWeights
 from engine.types import TaskRow

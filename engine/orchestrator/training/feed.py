@@ -16,11 +16,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, Self
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.training import ScheduleConfig
 from engine.config.run import TrainRun
-from engine.config.training import ScheduleConfig
+from engine.events.delivery.sink import EventSink
 from engine.events.schedule import BatchSelected, GroupAdmitted, SelectedGroup
-from engine.events.sink import EventSink
 from engine.orchestrator.context import CANCEL_S
 from engine.orchestrator.training.buffer import BufferedGroup, GroupBuffer
 from engine.orchestrator.training.curriculum import TaskCursor

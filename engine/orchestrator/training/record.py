@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from engine.errors import TrainyardError
+from engine.events.delivery.spool import read_lines
 from engine.events.schedule import BatchSelected, SelectedGroup
-from engine.events.spool import read_lines
 from engine.events.token_block import decode
 from engine.events.types import TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from engine.algorithms.advantages import ZERO_ADVANTAGE, Member, group_members
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import Group, RolloutKey
 
 

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from engine.config.training import CurriculumConfig
+from engine.config.learning.training import CurriculumConfig
 from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.rollout.summary import RolloutSummary
 from engine.types import Group

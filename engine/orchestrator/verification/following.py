@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Sequence
 
 from engine.errors import ConfigError
-from engine.events.spool import SPOOL_NAME, is_held
+from engine.events.delivery.spool import SPOOL_NAME, is_held
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.verification.stored_trajectories import StoredTrajectories, open_sources
 

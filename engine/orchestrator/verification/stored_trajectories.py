@@ -17,7 +17,7 @@ import structlog
 
 from engine.datasets.store import load_dataset
 from engine.errors import ConfigError, DatasetError, Problem
-from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.orchestrator.collection.ledger import epoch_of, is_kept, type_of
 from engine.orchestrator.context import RunContext
 from engine.rollout.summary import RolloutSummary

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
+from engine.config.learning.verifier import TRAINING_SPLITS, JudgementsConfig
 from engine.config.run import JudgeTrainingRun
-from engine.config.verifier import TRAINING_SPLITS, JudgementsConfig
 from engine.errors import ConfigError, DatasetError, Problem, ScoreError
 from engine.files import atomic_write
 from engine.orchestrator.context import RunContext, RunResult

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from engine.config.verifier import TRAINING_SPLITS
+from engine.config.learning.verifier import TRAINING_SPLITS
 from engine.errors import TrainyardError
 from engine.models.loader import open_model
 from engine.orchestrator.verification.stored_trajectories import StoredTrajectories

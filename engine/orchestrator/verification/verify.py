@@ -19,7 +19,7 @@ from pathlib import Path
 
 from engine.config.run import VerifierRun
 from engine.errors import ConfigError, Problem, SpendLimitError
-from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.events.types import ScoreRecord, TrajectoryRef, TrajectoryScored
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.context import RunContext, RunResult, RunStopped

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from engine.config.run import TestVerifierRun
 from engine.errors import ConfigError, Problem
-from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.events.types import (
     ExaminedTestRecord,
     ScoreRecord,

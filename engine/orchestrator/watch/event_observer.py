@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from engine.agent.replay import FinishedTurn
-from engine.events.sink import EventSink
+from engine.events.delivery.sink import EventSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.orchestrator.rollout_counts import RolloutCounts

@@ -32,7 +32,7 @@ import docker.errors
 import stamina
 import structlog
 
-from engine.config.places import ANY
+from engine.config.access.places import ANY
 from engine.config.sandbox import DockerConfig
 from engine.errors import (
     ImageError,

@@ -23,7 +23,7 @@ import requests
 import urllib3.exceptions
 
 from engine.build_contexts import PREFIX, context_path
-from engine.config.places import ANY
+from engine.config.access.places import ANY
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError
 from engine.sandbox.docker.daemon import Daemon

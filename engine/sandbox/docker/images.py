@@ -22,7 +22,7 @@ import docker.errors
 import structlog
 
 from engine.build_contexts import PREFIX
-from engine.config.places import ANY
+from engine.config.access.places import ANY
 from engine.config.sandbox import DockerConfig
 from engine.errors import ImageError, SandboxError, SandboxStartError
 from engine.files import atomic_write

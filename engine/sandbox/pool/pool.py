@@ -20,7 +20,7 @@ from typing import Any
 
 from engine.config.sandbox import SandboxConfig
 from engine.errors import ImageError, SandboxError, SandboxQueueTimeoutError
-from engine.events.sink import EventSink
+from engine.events.delivery.sink import EventSink
 from engine.sandbox.base import (
     Counting,
     Explaining,

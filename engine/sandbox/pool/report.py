@@ -14,8 +14,8 @@ from typing import Any, Literal
 import structlog
 
 from engine.errors import TrainyardError
+from engine.events.delivery.sink import EventSink
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
-from engine.events.sink import EventSink
 from engine.events.types import Alert
 
 REPORT_S = 2.0

@@ -25,8 +25,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError, described
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel

@@ -8,8 +8,8 @@ import socket
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from engine.config.learning.trainer import TrainerConfig
 from engine.config.placement import rank_bundles
-from engine.config.trainer import TrainerConfig
 from engine.errors import RankLostError, TrainerError
 from engine.processes.guarded import Process, wait_until_ended
 from engine.processes.launchers import LocalProcesses, ProcessLauncher, run_module

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from engine.config.fine_tuning import FineTuningConfig
+from engine.config.learning.fine_tuning import FineTuningConfig
 from engine.errors import DatasetError, ModelError
 from engine.events.stored_trajectories import StoredTrajectory
 from engine.events.token_block import decode

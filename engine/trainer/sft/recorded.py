@@ -15,7 +15,7 @@ import numpy as np
 from engine.agent.conversation import call_id
 from engine.agent.prompts import Prompt, load_prompt
 from engine.agent.token_conversation import TokenConversation, answers
-from engine.config.fine_tuning import ConversationConfig
+from engine.config.learning.fine_tuning import ConversationConfig
 from engine.datasets.conversations.base import Conversation
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.token_block import decode

@@ -15,8 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.config.learning.verifier import TestLimits
 from engine.config.sandbox import SandboxConfig
-from engine.config.verifier import TestLimits
 from engine.datasets.store import load_dataset
 from engine.errors import DatasetError
 from engine.files import atomic_write

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from engine.config.verifier import TestLimits
+from engine.config.learning.verifier import TestLimits
 from engine.errors import DatasetError, SandboxError, described
 from engine.types import TaskRow
 from engine.verifiers.execution_based.regression import RegressionSuite, find_regression_tests

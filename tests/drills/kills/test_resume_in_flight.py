@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from engine.config.learning.training import ScheduleConfig
 from engine.config.run import TrainRun
-from engine.config.training import ScheduleConfig
 from tests.integration import toy_yard
 from tests.integration.toy_records import assert_same_state, of_type, sandboxes, weights
 from tests.integration.toy_yard import events, finish, kill_when, make_run_dir

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.training import CurriculumConfig
+from engine.config.learning.training import CurriculumConfig
 from tests.integration.toy_records import (
     assert_every_rollout_trained_once,
     of_type,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.config.learning.fine_tuning import ConversationConfig, FineTuningConfig
 from engine.models.loader import open_model
 from engine.models.published.tiny import write_tiny_model
 from engine.tokens import TokenRecord

@@ -17,7 +17,7 @@ from torch import Tensor
 from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.objective import TokenBatch, policy_loss
 from engine.algorithms.weights import trajectory_weights
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 
 torch.set_num_threads(1)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.config.fine_tuning import FineTuningConfig
+from engine.config.learning.fine_tuning import FineTuningConfig
 from engine.config.run import TrainRun
 from engine.errors import TrainerError
 from engine.tokens import TokenRecord

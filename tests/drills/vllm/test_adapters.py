@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import EngineError
 from engine.models.adapters import adapter_parameters, add_adapters, save_adapters, target_names
 from engine.models.base import LanguageModel

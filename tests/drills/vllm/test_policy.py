@@ -14,8 +14,8 @@ import torch
 
 from engine.config.recipes import resolve
 from engine.config.run import EvaluateRun
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SpoolSink
 from engine.inference.vllm.policy import VllmPolicy
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.policies import open_run_policy

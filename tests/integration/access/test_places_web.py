@@ -11,7 +11,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import Client
 
-from engine.config.places import Allowed
+from engine.config.access.places import Allowed
 from engine.errors import ConfigError
 from engine.types import RunState
 from tests.builders.commands import CommandFailedError, run_command

@@ -16,7 +16,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from engine import redaction
-from engine.events.spool import read_lines
+from engine.events.delivery.spool import read_lines
 from engine.redaction import Redactor, know
 from engine.types import RunState
 from tests.builders.event_builders import Stream

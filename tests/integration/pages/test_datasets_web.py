@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
-from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.datasets import trajectories_atif, trajectories_conversations
 from engine.datasets.imported_trajectories import print_ndjson
 from engine.errors import DatasetError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectories
 from engine.events.token_block import decode

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from engine.config.run import TrainRun
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SpoolSink
 from engine.events.token_block import decode
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext

@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
+from engine.config.learning.training import CurationConfig
 from engine.config.sandbox import SandboxConfig
-from engine.config.training import CurationConfig
 from engine.datasets.curation.curate import curate
 from engine.datasets.curation.handwritten import build_task
 from engine.datasets.sources.fetch import fetch_source

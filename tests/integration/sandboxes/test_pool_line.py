@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from engine.config.sandbox import SandboxConfig
-from engine.events.spool import SPOOL_NAME, SpoolSink, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink, read_lines
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 from engine.sandbox.ledger import LedgerEntry
 from engine.sandbox.local.backend import LocalBackend
@@ -33,7 +33,7 @@ _ENGINE = """
 import asyncio, sys
 from pathlib import Path
 from engine.config.sandbox import SandboxConfig
-from engine.events.spool import SpoolSink
+from engine.events.delivery.spool import SpoolSink
 from engine.events.types import RunStarted
 from engine.sandbox.pool import report
 from engine.sandbox.local.backend import LocalBackend

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
 from engine.verifiers.selection.tables import read_table
 from tests.builders.commands import CommandFailedError, run_command

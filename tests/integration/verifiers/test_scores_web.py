@@ -13,7 +13,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from engine.errors import ConfigError
-from engine.events.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.orchestrator import execute
 from tests.builders.evaluation_builders import rollout
 from tests.builders.event_builders import Stream, ref

@@ -15,7 +15,7 @@ from engine.config.recipes import resolve
 from engine.config.run import AnyRun, TestVerifierRun, parse_run_config
 from engine.datasets.store import save_dataset
 from engine.errors import ConfigError
-from engine.events.spool import SPOOL_NAME, SpoolSink
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunStopped

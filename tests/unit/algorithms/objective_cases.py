@@ -14,7 +14,7 @@ from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_memb
 from engine.algorithms.objective import LossParts, TokenBatch, kl_estimate, policy_loss
 from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.algorithms.weights import trajectory_weights
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 from tests.unit.algorithms.objective_reference import Row, Token
 

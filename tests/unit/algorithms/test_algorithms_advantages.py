@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine.algorithms.advantages import Member, group_members, is_informative, step_members
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from engine.algorithms.objective import TokenBatch, policy_loss
 from engine.algorithms.weights import trajectory_weights
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from tests.unit.algorithms.objective_cases import (
     batches,
     configurations,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 
 from engine.algorithms.__main__ import main
 from engine.algorithms.explain import explain, parse_group
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
 from tests.unit.algorithms.objective_cases import (
     CONTEXT,

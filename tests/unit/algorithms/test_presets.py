@@ -9,8 +9,8 @@ from typing import Any, get_args
 import pytest
 
 from engine.algorithms.describe import changed_settings, describe
-from engine.config.algorithm import AlgorithmConfig, parse_algorithm
 from engine.config.base import parse_settings
+from engine.config.learning.algorithm import AlgorithmConfig, parse_algorithm
 from engine.config.presets import PRESETS, PresetName
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import TrainRun, parse_run_config, with_overrides

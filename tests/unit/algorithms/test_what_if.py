@@ -8,7 +8,7 @@ import pytest
 
 from engine.algorithms import what_if
 from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 
 SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT

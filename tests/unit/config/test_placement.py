@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from engine.config.learning.trainer import OptimizationConfig
 from engine.config.placement import rank_bundles, ranks_use_gpus, run_bundles, server_bundles
 from engine.config.policies import VllmConfig
 from engine.config.recipes import resolve
-from engine.config.trainer import OptimizationConfig
 
 SERVERS = {"policy.engine": "vllm", "policy.vllm.launcher": "ray", "policy.vllm.replicas": 2}
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from engine.config.downloads import HubLimits
-from engine.config.places import Allowed, Harmless, Place
+from engine.config.access.downloads import HubLimits
+from engine.config.access.places import Allowed, Harmless, Place
 from engine.config.recipes import RECIPES, resolve
 from engine.config.run import (
     RUN_CLASSES,
@@ -54,7 +54,9 @@ def unclassified(
 
 def test_every_text_of_every_configuration_says_what_it_reaches() -> None:
     found = {f"{kind.__name__}.{name}" for kind in RUN_CLASSES for name in unclassified(kind)}
-    assert found == set(), "annotate these (engine.config.places): Text reaches nothing, else LocalPath, …"
+    assert found == set(), (
+        "annotate these (engine.config.access.places): Text reaches nothing, else LocalPath, …"
+    )
 
 
 def test_the_walk_finds_what_is_not_classified() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from engine.config.access.source_spec import FolderSource, PackageSource, RepositorySource, parse_source
 from engine.config.recipes import resolve
-from engine.config.source_spec import FolderSource, PackageSource, RepositorySource, parse_source
 from engine.errors import ConfigError
 
 

@@ -11,8 +11,8 @@ from engine.config.recipes import resolve
 from engine.config.recipes.frozenlake import AGENT
 from engine.config.run import AnyRun, TrainRun
 from engine.environments.frozenlake_maps import lake_row
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SpoolSink
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.types import TaskRow

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from engine.events.console import ConsoleSink
+from engine.events.delivery.console import ConsoleSink
 from engine.events.types import CollectionProgress, EvaluationFinished, RunProgress
 from tests.unit.orchestrator.memory_sink import MemorySink
 

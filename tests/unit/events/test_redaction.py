@@ -13,8 +13,8 @@ import pytest
 import structlog
 
 from engine import redaction
+from engine.events.delivery.spool import SpoolSink
 from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
-from engine.events.spool import SpoolSink
 from engine.events.token_block import TokenBlock
 from engine.events.types import RunProgress, StepFinished, TrajectoryFinished
 from engine.redaction import RedactingStream, Redactor, know, machine_secrets, secrets_in

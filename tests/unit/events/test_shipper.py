@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import FencedError
-from engine.events.control import Control, Heartbeat
-from engine.events.shipper import Shipper, load_cursor
-from engine.events.spool import SpoolSink
+from engine.events.delivery.control import Control, Heartbeat
+from engine.events.delivery.shipper import Shipper, load_cursor
+from engine.events.delivery.spool import SpoolSink
 from engine.events.types import Alert, RunPaused
 from tests.fakes.ingest_server import Answer, IngestServer, ingest_server
 

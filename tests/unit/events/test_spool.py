@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from engine.errors import FencedError, PreflightError, TrainyardError
-from engine.events.spool import SpoolSink, read_lines
+from engine.events.delivery.spool import SpoolSink, read_lines
 from engine.events.types import EVENT_ADAPTER, Alert, RunPaused, RunProgress
 
 
@@ -89,7 +89,7 @@ def test_fencing_stops_every_writer(tmp_path: Path) -> None:
 
 def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from engine.events.spool import SpoolSink\n"
+        "import sys; from pathlib import Path; from engine.events.delivery.spool import SpoolSink\n"
         + textwrap.dedent(
             f"""
         sink = SpoolSink(Path({str(tmp_path)!r}), epoch=1)
@@ -132,7 +132,7 @@ def test_a_full_disk_is_a_clear_error_and_leaves_whole_events(tmp_path: Path) ->
         f"""
         import resource
         from pathlib import Path
-        from engine.events.spool import SpoolSink
+        from engine.events.delivery.spool import SpoolSink
         from engine.events.types import RunProgress
         resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, resource.RLIM_INFINITY))
         sink = SpoolSink(Path({str(tmp_path)!r}), epoch=1)
@@ -186,7 +186,7 @@ def test_an_event_that_is_being_made_keeps_no_other_waiting(
             assert gate.wait(240)
         return line
 
-    monkeypatch.setattr("engine.events.spool.redact_line", slow)
+    monkeypatch.setattr("engine.events.delivery.spool.redact_line", slow)
     sink = SpoolSink(tmp_path, epoch=1)
     large = threading.Thread(target=lambda: sink.emit(RunProgress, message="large", done=0, total=1))
     large.start()

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from engine.config.trainer import ALL_LINEAR, TrainerConfig
+from engine.config.learning.trainer import ALL_LINEAR, TrainerConfig
 from engine.errors import CheckpointError, ConfigError
 from engine.models.adapters import (
     adapter_parameters,

@@ -14,7 +14,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from engine.config.downloads import HubLimits
+from engine.config.access.downloads import HubLimits
 from engine.errors import CheckpointError, PreflightError
 from engine.models import hub
 from engine.models.attention import Segments

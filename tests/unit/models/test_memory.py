@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.__main__ import main
 from engine.models.adapters import add_adapters
 from engine.models.base import LanguageModel

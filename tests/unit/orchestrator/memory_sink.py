@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.events.control import Control
+from engine.events.delivery.control import Control
 from engine.orchestrator.context import RunContext
 
 

@@ -20,8 +20,8 @@ from engine.config.run import RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.errors import ConfigError, EarlyStopError, ModelError, RolloutsLostError
 from engine.evaluation.metrics import summarise
-from engine.events.control import Control
-from engine.events.spool import SPOOL_NAME, SpoolSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
 from engine.inference.base import GenerationContext
 from engine.inference.scripted.policies import OraclePolicy

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from engine.config.environment import FrozenLakeConfig
-from engine.config.fine_tuning import SelectionRule
+from engine.config.learning.fine_tuning import SelectionRule
 from engine.config.recipes.frozenlake import AGENT
 from engine.config.run import ImproveRun, parse_run_config
 from engine.errors import ConfigError
-from engine.events.control import Control
+from engine.events.delivery.control import Control
 from engine.events.selection import select
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, read_trajectories
 from engine.events.token_block import decode

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from engine.agent.replay import FinishedTurn
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.training import ScheduleConfig
 from engine.config.recipes import resolve
 from engine.config.rollout import RolloutConfig
-from engine.config.training import ScheduleConfig
 from engine.errors import ConfigError
+from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
 from engine.events.schedule import BatchSelected
-from engine.events.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import IterationFinished
 from engine.inference.base import Generation, GenerationContext
 from engine.orchestrator.collection.collector import Collector

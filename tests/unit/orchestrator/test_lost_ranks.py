@@ -10,8 +10,8 @@ import pytest
 from engine import orchestrator
 from engine.config.recipes import resolve
 from engine.errors import RankLostError
-from engine.events.control import Control
-from engine.events.spool import SpoolSink
+from engine.events.delivery.control import Control
+from engine.events.delivery.spool import SpoolSink
 from engine.orchestrator.context import RunContext, RunStopped
 from tests.integration.toy_yard import events
 from tests.unit.orchestrator.memory_sink import MemorySink, context

@@ -17,7 +17,7 @@ import torch
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
 from engine.errors import ConfigError, FencedError, SandboxError
-from engine.events.control import Control
+from engine.events.delivery.control import Control
 from engine.events.token_block import decode
 from engine.events.types import EVENT_ADAPTER, StepFinished, TrajectoryFinished
 from engine.orchestrator import context as contexts

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.training import ScheduleConfig
 from engine.config.recipes import resolve
 from engine.config.run import TrainRun
-from engine.config.training import ScheduleConfig
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.feed import RolloutFeed
 from engine.orchestrator.training.record import GroupKey, TrainingRecord

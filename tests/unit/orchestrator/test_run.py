@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ConfigError
-from engine.events.spool import read_lines
+from engine.events.delivery.spool import read_lines
 from engine.run import Launch, create_run_dir, run_attempt
 from engine.threads import waiting_threads
 

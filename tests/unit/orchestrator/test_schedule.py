@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.training import CurriculumConfig, ScheduleConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.training import CurriculumConfig, ScheduleConfig
 from engine.events.schedule import BatchSelected, SelectedGroup
 from engine.orchestrator.training.buffer import Batch, GroupBuffer
 from engine.orchestrator.training.curriculum import TaskCursor

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 
-from engine.config.training import CurriculumConfig
+from engine.config.learning.training import CurriculumConfig
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.task_weights import Outcome, TaskState, TaskWeights, draw_pass
 from engine.types import TaskRow, TerminationReason

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.models.adapters import add_adapters
 from engine.models.memory.estimate import estimate_memory

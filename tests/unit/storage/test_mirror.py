@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from engine.config.launcher import StorageConfig
-from engine.events.shipper import Shipper
-from engine.events.spool import SpoolSink
+from engine.events.delivery.shipper import Shipper
+from engine.events.delivery.spool import SpoolSink
 from engine.events.types import Alert
 from engine.storage import mirror as mirror_module
 from engine.storage.__main__ import main

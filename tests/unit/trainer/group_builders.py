@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.models.loader import save_policy_checkpoint
 from engine.ray.placement import ignore

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.builtin.tokenizer import SPECIALS, TAGS, BpeTokenizer, train_tokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.loader import open_model, save_policy_checkpoint

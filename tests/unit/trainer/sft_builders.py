@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from engine.config.fine_tuning import ConversationConfig
+from engine.config.learning.fine_tuning import ConversationConfig
 from engine.config.run import FineTuneRun, parse_run_config
 from engine.events.stored_trajectories import (
     TRAJECTORIES_FILE,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from engine.config.fine_tuning import FineTuningConfig
+from engine.config.learning.fine_tuning import FineTuningConfig
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.loader import open_model

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.attention import Scoring, Segments, attend
 from engine.models.attention.kernels import attend_flex
 from engine.models.builtin.transformer import Transformer

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.attention import attend
 from engine.models.loader import open_model, write_policy_files
 from engine.models.published.networks import build_causal

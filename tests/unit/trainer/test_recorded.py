@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from engine.config.fine_tuning import ConversationConfig, FineTuningConfig
+from engine.config.learning.fine_tuning import ConversationConfig, FineTuningConfig
 from engine.datasets.conversations.base import Conversation, checked
 from engine.datasets.conversations.reading import read_conversations
 from engine.errors import DatasetError

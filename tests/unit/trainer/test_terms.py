@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from engine.algorithms.objective import kl_estimate
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.trainer.learner import UpdateResult
 from engine.trainer.schedule import learning_rate

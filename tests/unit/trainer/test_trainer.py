@@ -16,8 +16,8 @@ import torch
 
 from engine.algorithms.advantages import group_members
 from engine.algorithms.objective import TokenBatch, policy_loss
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.tokens import TokenRecord
 from engine.trainer.batch import Sample, make_microbatch

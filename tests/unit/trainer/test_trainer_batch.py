@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from engine.algorithms.advantages import group_members
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.tokens import TokenRecord
 from engine.trainer.batch import Sample, make_microbatch, make_samples, share_rows
 from engine.types import Group, TerminationReason

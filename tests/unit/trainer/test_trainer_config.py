@@ -8,7 +8,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.errors import ConfigError
 from engine.trainer.factory import training_device
 

@@ -7,8 +7,8 @@ import random
 
 import torch
 
-from engine.config.algorithm import AlgorithmConfig
-from engine.config.trainer import TrainerConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.inference.base import GenerationContext, GenerationRequest, SamplingParams
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.models.chat.chatml import ChatML

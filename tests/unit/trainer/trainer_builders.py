@@ -7,9 +7,9 @@ from typing import Any
 
 import psutil
 
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
+from engine.config.learning.trainer import TrainerConfig
 from engine.config.run import TrainRun, parse_run_config
-from engine.config.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.processes.guarded import GuardedProcess, Process
 from engine.trainer.learner import Learner

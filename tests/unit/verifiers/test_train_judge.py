@@ -15,7 +15,7 @@ import torch
 from engine.config.recipes import resolve
 from engine.config.run import AnyRun
 from engine.datasets.store import save_dataset
-from engine.events.spool import SpoolSink
+from engine.events.delivery.spool import SpoolSink
 from engine.events.types import RunStarted
 from engine.orchestrator import execute
 from tests.builders.rollout_builders import make_row

@@ -10,7 +10,7 @@ import pytest
 
 from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
 from engine.algorithms.describe import advantage_equation
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 from webapp.models import Run, Trajectory
 from webapp.rollouts.contexts.advantage import algorithm_of, equation, formula

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from engine.config.launcher import RayConfig
+from engine.config.learning.trainer import OptimizationConfig
 from engine.config.placement import rank_bundles, ranks_use_gpus, server_bundles
 from engine.config.policies import VllmConfig
-from engine.config.trainer import OptimizationConfig
 from workers.launchers.ray.jobs import Cluster
 from workers.launchers.ray.preflight import missing, unreachable_web
 

@@ -16,8 +16,8 @@ import typer
 from django.conf import settings as django_settings
 from django.db import Error as DatabaseError
 
+from engine.config.access.places import HUB_PREFIX
 from engine.config.importing import FORMATS
-from engine.config.places import HUB_PREFIX
 from engine.terminal import visible_line
 from webapp.core.cli import (
     CommandError,

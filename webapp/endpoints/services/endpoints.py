@@ -15,8 +15,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 from django.utils import timezone
 
+from engine.config.access.places import AttachedServers, EndpointPlace, places
 from engine.config.base import Section
-from engine.config.places import AttachedServers, EndpointPlace, places
 from engine.config.policies import EndpointPolicyConfig
 from engine.config.run import AnyRun
 from engine.errors import ConfigError, Problem

@@ -2,7 +2,7 @@
 
 The grants are environment variables, listed in this application's README, and the endpoints entered by
 administrators. The engine receives the grants at every launch and checks them again
-(``engine.config.places``).
+(``engine.config.access.places``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 
-from engine.config.places import Allowed
+from engine.config.access.places import Allowed
 from engine.config.run import AnyRun, check_places, parse_run_config
 from webapp.endpoints.models import Endpoint
 from webapp.endpoints.services import endpoints

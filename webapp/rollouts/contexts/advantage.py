@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from engine.algorithms.describe import advantage_equation
 from engine.algorithms.terms import has_kl_reward
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.runs.models.runs import Run
 

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from engine.algorithms.advantages import Member
 from engine.algorithms.what_if import Counterfactual, what_if
-from engine.config.algorithm import AlgorithmConfig
+from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
 from webapp.rollouts.models.trajectories import Trajectory

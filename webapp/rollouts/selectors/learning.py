@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from django.db.models import Q, QuerySet
 
-from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.events.selection import select
 from engine.events.stored_trajectories import StoredStep, StoredTrajectory
 from engine.events.token_block import TokenBlock

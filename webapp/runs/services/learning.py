@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.config.fine_tuning import TrajectoryQuery
+from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.config.recipes import resolve
 from engine.config.run import FineTuneRun, parse_run_config
 from engine.errors import ConfigError, Problem

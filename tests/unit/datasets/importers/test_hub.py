@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.config.downloads import HubLimits, with_token
+from engine.config.access.downloads import HubLimits, with_token
 from engine.config.importing import ImportConfig
 from engine.datasets.importers.hub import choose_files
 from engine.datasets.importers.run import import_dataset

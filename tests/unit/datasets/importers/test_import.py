@@ -18,7 +18,7 @@ from engine.datasets.importers.registry import FORMATS as CONVERTERS
 from engine.datasets.importers.run import ImportStopped, import_dataset
 from engine.datasets.store import dataset_path, load_dataset
 from engine.errors import DatasetError
-from engine.events.control import Control, Desired
+from engine.events.delivery.control import Control, Desired
 from engine.events.types import RunProgress
 from engine.orchestrator.context import RunContext, RunStopped
 from engine.orchestrator.importing import import_set

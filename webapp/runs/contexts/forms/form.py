@@ -16,8 +16,8 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from engine.config.access.places import Granted
 from engine.config.base import Section
-from engine.config.places import Granted
 from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY
 from engine.errors import Problem
 from engine.reading import parse_json

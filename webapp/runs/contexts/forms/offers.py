@@ -9,8 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from engine.config.downloads import names_of
-from engine.config.places import (
+from engine.config.access.downloads import names_of
+from engine.config.access.places import (
     ANY,
     HUB_PREFIX,
     Allowed,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, TextIO
 
-from engine.events.sink import EventSink
+from engine.events.delivery.sink import EventSink
 from engine.events.types import (
     Alert,
     EvaluationFinished,

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from engine.config.access.places import CheckpointPlace, Text
 from engine.config.base import ImpossibleSettingsError, Section
-from engine.config.places import CheckpointPlace, Text
-from engine.config.trainer import OptimizationConfig, TrainerConfig
+from engine.config.learning.trainer import OptimizationConfig, TrainerConfig
 from engine.errors import Problem
 from engine.types import TerminationReason, Verdict
 

@@ -21,9 +21,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict
 from pydantic_core import to_jsonable_python
 
+from engine.config.access.downloads import is_listed, names_of
+from engine.config.access.source_spec import FolderSource, RepositorySource, parse_source
 from engine.config.base import Section
-from engine.config.downloads import is_listed, names_of
-from engine.config.source_spec import FolderSource, RepositorySource, parse_source
 
 Root = Literal["imports", "policies"]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -130,7 +130,7 @@ class LocalPath(Place):
 
 @dataclass(frozen=True)
 class SourceTrees(Place):
-    """Source trees; see ``engine.config.source_spec``."""
+    """Source trees; see ``engine.config.access.source_spec``."""
 
     def resolve(self, setting: Setting, allowed: Allowed) -> Any:
         """Return the value as the engine reads it; see ``Place.resolve``."""

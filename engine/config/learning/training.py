@@ -6,10 +6,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from engine.config.access.places import CheckpointPlace, SourceTrees, Text
+from engine.config.access.source_spec import parse_source
 from engine.config.base import ImpossibleSettingsError, Section
-from engine.config.places import CheckpointPlace, SourceTrees, Text
 from engine.config.rollout import AgentConfig
-from engine.config.source_spec import parse_source
 from engine.errors import Problem
 
 FaultKind = Literal[

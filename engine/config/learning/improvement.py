@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from engine.config.base import Section
-from engine.config.fine_tuning import SelectionRule
+from engine.config.learning.fine_tuning import SelectionRule
 from engine.types import TerminationReason
 
 

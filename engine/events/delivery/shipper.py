@@ -31,7 +31,7 @@ import httpx
 import structlog
 
 from engine.errors import TrainyardError, described
-from engine.events.spool import SpoolLine, SpoolSink, read_lines
+from engine.events.delivery.spool import SpoolLine, SpoolSink, read_lines
 from engine.files import atomic_write
 
 CURSOR_NAME = "events.acked"

@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from engine.config.access.places import CheckpointPlace, Text
 from engine.config.base import Section
-from engine.config.places import CheckpointPlace, Text
 
 ALL_LINEAR = "all-linear"
 """Value of ``lora_targets`` that means every linear layer."""

@@ -1,0 +1,1 @@
+"""Settings of training: objectives, optimisation, schedules, fine-tuning, judges."""
