@@ -1,4 +1,4 @@
-"""What must win over a plugin or over the settings (``tests.services`` starts the servers)."""
+"""Hooks and fixtures that override plugins and settings (``tests.services`` starts the servers)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from tests.sessions import assert_all_are_closed
 
 _MAX_WORKERS = 8
 _WORKERS_PER_CORE = 2
-"""Half of the time a worker waits for processes and answers."""
+"""A worker spends half of its time waiting for processes and responses."""
 _WORKER_MEMORY = 3 << 30
-"""Bytes of memory for a worker of ``-n auto`` with its servers, sandboxes and engines."""
+"""Bytes of memory per worker of ``-n auto``, including its servers, sandboxes and engines."""
 
 
 def pytest_configure() -> None:
-    """Static files by their plain names (no collectstatic before a test), passwords hashed cheaply."""
+    """Serve static files under their plain names (no collectstatic) and hash passwords cheaply."""
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     settings.STORAGES["staticfiles"]["BACKEND"] = "django.contrib.staticfiles.storage.StaticFilesStorage"
 
 
-# A busy machine is no finding of a property test.
+# A property test must not fail because the machine is busy.
 hypothesis.settings.register_profile(
     "trainyard", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -36,7 +36,7 @@ hypothesis.settings.load_profile("trainyard")
 
 
 def pytest_xdist_auto_num_workers() -> int | None:
-    """Return the workers of ``-n auto``: two for each core, as far as there is memory for them."""
+    """Return the number of workers for ``-n auto``: two per core, limited by memory."""
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None  # read by the plugin itself
     wanted = _WORKERS_PER_CORE * len(os.sched_getaffinity(0))
@@ -46,7 +46,7 @@ def pytest_xdist_auto_num_workers() -> int | None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect without garbage collections, which would walk all imported modules again and again."""
+    """Disable garbage collection while collecting; it would traverse all imported modules repeatedly."""
     gc.disable()
     try:
         return (yield)
@@ -56,9 +56,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep the tests that share a module's or package's fixture on one worker, where it is made once.
+    """Keep tests that share a module's or package's fixture on one worker, which sets it up once.
 
-    Refuses names that differ between workers.
+    Raises UsageError for a test id that differs between workers.
     """
     unstable = [item.nodeid for item in items if " at 0x" in item.nodeid]
     if unstable:
@@ -75,19 +75,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _owners_of_shared_fixtures(item: pytest.Function) -> set[str]:
     definitions = item._fixtureinfo.name2fixturedefs.values()
     used = [versions[-1] for versions in definitions if versions]
-    return {one.baseid for one in used if one.baseid and one.scope in ("class", "module", "package")}
+    return {f.baseid for f in used if f.baseid and f.scope in ("class", "module", "package")}
 
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(
     postgres_server: str, django_db_modify_db_settings_parallel_suffix: None
 ) -> None:
-    """Start PostgreSQL before pytest-django makes the test database, one for each worker."""
+    """Start PostgreSQL before pytest-django creates the test database of each worker."""
 
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Name the sessions that keep the test database from being removed."""
+    """Fail with a list of the open sessions that prevent removal of the test database."""
     yield
     with django_db_blocker.unblock():
         assert_all_are_closed()
@@ -95,6 +95,6 @@ def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -
 
 @pytest.fixture(autouse=True)
 def _own_logging() -> Iterator[None]:
-    """A run that a test makes in this process sends the log to its own file, which is closed by then."""
+    """Reset logging: a run in the test's process redirects it to a file that is closed afterwards."""
     yield
     structlog.reset_defaults()

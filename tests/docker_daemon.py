@@ -1,4 +1,4 @@
-"""The Docker daemon that tests use: DOCKER_HOST, the one `make docker` started, or the system's."""
+"""The Docker daemon for tests: DOCKER_HOST, the daemon of `make docker`, or the system's."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _OWN = Path(__file__).parents[1] / ".trainyard" / "docker" / "docker.sock"
 _CANDIDATES = (os.environ.get("DOCKER_HOST"), f"unix://{_OWN}", "unix:///var/run/docker.sock")
 
 one_at_a_time = pytest.mark.xdist_group("docker")
-"""Mark of modules that use the daemon: they count what is left on it and reap each other's orphans."""
+"""Mark for modules that use the daemon: they count its containers and reap each other's orphans."""
 
 
 def docker_host() -> str:
-    """Its address; the calling test is skipped when none answers."""
+    """Return the daemon's address; skip the calling test if no daemon answers."""
     reasons = []
     for host in filter(None, _CANDIDATES):
         try:

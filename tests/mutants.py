@@ -1,10 +1,10 @@
-"""Small faults that `make test` must notice, and a command that injects them one by one.
+"""Small faults that `make test` must detect, and a command that injects them one by one.
 
     python -m tests.mutants [NAME…] [--workers 2] [--list]
 
-Each fault replaces one text of one file in a copy of the tree, and runs the tests beside it, a part of what
-`make test` collects, until the first failure. A fault that no test notices is *missed*. Exit code 1 where
-more than ``TOLERATED`` are missed, or where a fault no longer fits its file.
+Each fault replaces one text of one file in a copy of the tree. The related tests, a subset of `make test`,
+then run until the first failure. A fault that no test detects is *missed*. The exit code is 1 if more than
+``TOLERATED`` faults are missed, or if a fault no longer fits its file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TOLERATED = 4
 _LIMIT_S = 1800
 _TEST_LIMIT_S = 300
-"""Time limit of one test, seconds; a test that reaches it has noticed the fault."""
+"""Time limit of one test in seconds; a test that exceeds it has detected the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Mutant:
     before: str
     after: str
     tests: tuple[str, ...]
-    """Folders or files of tests that are run with it, the most likely to notice first."""
+    """Folders or files of the tests to run, the most likely to detect the fault first."""
 
 
 ALGORITHMS = ("tests/unit/algorithms",)
@@ -371,7 +371,7 @@ MUTANTS = (
 
 
 def read(names: Sequence[str]) -> list[Mutant]:
-    """Return the mutants of these names, all for none; each fits its file.
+    """Return the mutants with the given names, or all if there are none; each fits its file.
 
     Raises:
         SystemExit: a name is unknown, or a text does not occur exactly once.
@@ -388,7 +388,7 @@ def read(names: Sequence[str]) -> list[Mutant]:
 
 
 def copy_tree(target: Path) -> None:
-    """Copy the files that git knows or would add, with the environment as a link."""
+    """Copy all files that git tracks or would add, and link the virtual environment."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
     )
@@ -401,7 +401,7 @@ def copy_tree(target: Path) -> None:
 
 
 def noticed_by(tree: Path, tests: Sequence[str]) -> str:
-    """Return the first test that fails in a tree; empty where none does.
+    """Return the first test that fails in a tree; empty if none fails.
 
     Raises:
         RuntimeError: pytest could not run the tests.
@@ -422,7 +422,7 @@ def noticed_by(tree: Path, tests: Sequence[str]) -> str:
 
 
 def inject(mutant: Mutant, tree: Path) -> str:
-    """Return the first test that notices a fault in a tree, which is as before afterwards."""
+    """Inject a fault, return the first test that detects it, and restore the tree."""
     path = tree / mutant.path
     text = path.read_text()
     path.write_text(text.replace(mutant.before, mutant.after))
@@ -433,7 +433,7 @@ def inject(mutant: Mutant, tree: Path) -> str:
 
 
 def main() -> int:
-    """Inject the faults and print which test notices each."""
+    """Inject the faults and print the test that detects each."""
     parser = argparse.ArgumentParser(description="Inject small faults and see which tests notice them.")
     parser.add_argument("names", nargs="*", help="faults to inject; all by default")
     parser.add_argument("--workers", type=int, default=2, help="faults at once")

@@ -13,10 +13,10 @@ _HELD: list[socket.socket] = []
 
 
 def reserved_port() -> int:
-    """Return a loopback port that no other process is given while this one lives.
+    """Return a loopback port that is reserved for the lifetime of this process.
 
-    It stays bound here without listening: the kernel then gives it to nobody who asks for any port, while a
-    server that names it and sets SO_REUSEADDR, as all of ours do, may listen on it.
+    It stays bound here without listening: the kernel then never assigns it to a request for any port, while
+    a server that names it and sets SO_REUSEADDR, as all of ours do, may listen on it.
     """
     _HELD.append(hold_free_port("127.0.0.1"))
     port: int = _HELD[-1].getsockname()[1]
@@ -24,9 +24,9 @@ def reserved_port() -> int:
 
 
 def quiet_port() -> int:
-    """Return a free port that the kernel gives to nobody, for servers that listen without SO_REUSEADDR.
+    """Return a free port below the kernel's ephemeral range, for servers without SO_REUSEADDR.
 
-    Such a server that is started again finds its port free: no connection was given it meanwhile.
+    A restarted server finds its port free: the kernel assigned it to no connection in between.
     """
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     while not port_is_free(port := random.randrange(max(1024, lowest // 2), lowest)):
@@ -35,5 +35,5 @@ def quiet_port() -> int:
 
 
 def reserve_service_ports(home: Path) -> None:
-    """Let a supervisor of this data folder use ports of its own instead of the usual ones."""
+    """Configure reserved ports instead of the default ones for the supervisor of a data folder."""
     save_ports(home, Ports(postgres=reserved_port(), redis=reserved_port(), web=reserved_port()))

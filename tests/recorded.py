@@ -1,4 +1,4 @@
-"""Runs of pytest in processes of their own, with the outcome of every test."""
+"""Runs of pytest in subprocesses, with the outcome of every test."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class Outcome:
     """Result of one run of pytest."""
 
     code: int
-    """Its exit status."""
+    """Exit status."""
     counts: Counter[str]
-    """Tests by outcome."""
+    """Number of tests by outcome."""
     failed: tuple[str, ...]
     """Names of the tests that failed."""
     wall_s: float
 
 
 def run_recorded(arguments: Sequence[str], times: Path) -> Outcome:
-    """Run pytest with these arguments; ``times`` is the file for the seconds of its tests."""
+    """Run pytest with the given arguments; ``times`` is the file for the seconds of its tests."""
     times.unlink(missing_ok=True)
     code = subprocess.run([sys.executable, "-m", "pytest", *arguments, "--times", str(times)]).returncode
     if not times.exists():  # an option that pytest refused
@@ -37,7 +37,7 @@ def run_recorded(arguments: Sequence[str], times: Path) -> Outcome:
 
 
 def summary(title: str, outcome: Outcome) -> str:
-    """Return one line on a run, and one for each test that failed in it."""
+    """Return a line about the run and a line for each failed test."""
     state = "ok" if outcome.code == 0 else f"FAILED (exit status {outcome.code})"
     counts = ", ".join(f"{count} {name}" for name, count in sorted(outcome.counts.items()))
     lines = [f"{title}: {state}: {counts or 'no tests'} in {outcome.wall_s:.0f} s"]

@@ -1,11 +1,11 @@
-"""A throw-away data folder and lazily started PostgreSQL and Redis for the test session.
+"""A temporary data folder and lazily started PostgreSQL and Redis for the test session.
 
 Loaded by ``-p tests.services`` so that the addresses are in the environment before Django's settings
-are read; a server is started by the first test that asks for it. With DATABASE_URL or REDIS_URL in
-the environment those servers are used instead.
+are read; the first test that requests a server starts it. DATABASE_URL and REDIS_URL in the environment
+select existing servers instead.
 
-Each worker of pytest-xdist has a folder and servers of its own (both start in less than a second); on
-servers from the environment each has a database of its own.
+Each worker of pytest-xdist has its own folder and servers (both start in less than a second); on
+servers from the environment each worker has its own database.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ HOME = Path(tempfile.mkdtemp(prefix="trainyard-test-"))
 os.environ["TRAINYARD_HOME"] = str(HOME)
 os.environ.setdefault("TRAINYARD_RUNS_AT_ONCE", "1000")
 SHARED = Path(os.environ.setdefault("TRAINYARD_TEST_SHARED", str(HOME)))
-"""The data folder of the process that started the workers, which all of them inherit."""
+"""Data folder of the process that started the workers; all workers inherit it."""
 _OWN_POSTGRES = "DATABASE_URL" not in os.environ
 _OWN_REDIS = "REDIS_URL" not in os.environ
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")  # "gw0", "gw1", …
@@ -58,14 +58,14 @@ def pytest_xdist_setupnodes() -> None:
 
 
 def elsewhere(function: Callable[..., T], *arguments: Any) -> T:
-    """Call from another thread: in a test of a browser this one runs an event loop."""
+    """Call a function in another thread: in browser tests the current one runs an event loop."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(function, *arguments).result()
 
 
 @functools.cache
 def made_once(name: str, make: Callable[[Path], None]) -> Path:
-    """Return a folder that ``make`` filled in whichever worker first asked for it; nobody may change it."""
+    """Return a read-only folder, filled by ``make`` in the first worker that requests it."""
     folder = SHARED / name
     with FileLock(SHARED / f"{name}.lock"):
         if not folder.exists():

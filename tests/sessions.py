@@ -1,4 +1,4 @@
-"""Sessions of the test database that a test did not close, which keep it from being removed."""
+"""Detection of sessions left open on the test database, which prevent its removal."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.db import connections
 from django.db.backends.postgresql.base import DatabaseWrapper
 
 _END_WITHIN_S = 60.0
-"""Time in which the sessions of processes that were ended end on a busy machine; PostgreSQL waits for 5 s."""
+"""Time limit for sessions of ended processes to close on a busy machine; PostgreSQL waits for 5 s."""
 _SESSIONS = """
 SELECT pid, backend_type, client_port, backend_start, state, query
 FROM pg_stat_activity WHERE datname = %s AND backend_type <> 'autovacuum worker' ORDER BY pid
@@ -19,7 +19,7 @@ FROM pg_stat_activity WHERE datname = %s AND backend_type <> 'autovacuum worker'
 
 
 def assert_all_are_closed() -> None:
-    """Close what this thread holds and wait for the end of all other sessions. Raises AssertionError."""
+    """Close this thread's sessions and wait until all others have ended. Raises AssertionError."""
     wrapper = connections["default"]
     assert isinstance(wrapper, DatabaseWrapper)
     lent = _lent(wrapper)
@@ -36,8 +36,8 @@ def assert_all_are_closed() -> None:
         autocommit=True,
     ) as server:
         while rows := server.execute(_SESSIONS, [database["NAME"]]).fetchall():
-            found = [f"sessions that no test closed, {lent} of this process's pool:", *map(_described, rows)]
-            assert time.monotonic() < deadline, "\n".join(found)
+            report = [f"sessions that no test closed, {lent} of this process's pool:", *map(_described, rows)]
+            assert time.monotonic() < deadline, "\n".join(report)
             time.sleep(0.1)
 
 
@@ -57,7 +57,7 @@ def _described(row: tuple[Any, ...]) -> str:
 def _owner(port: int) -> str:
     for process in psutil.process_iter():
         try:
-            if any(one.laddr.port == port for one in process.net_connections("tcp")):
+            if any(link.laddr.port == port for link in process.net_connections("tcp")):
                 return f"process {process.pid} ({' '.join(process.cmdline())})"
         except psutil.Error:
             continue

@@ -13,7 +13,7 @@ from tests.recorded import run_recorded, summary
 
 _LOOPS = 2
 _BUSY = "import os, sys\nwhile os.getppid() == int(sys.argv[1]): sum(range(100_000))"
-"""Ends with the process that started it, however that ends."""
+"""Program of a busy loop that ends when its parent process has ended for any reason."""
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def _busy_loops() -> Iterator[None]:
 
 
 def main(times: int, arguments: Sequence[str]) -> int:
-    """Return 0 when no test failed in any of the runs."""
+    """Run the tests repeatedly and print a summary; return 0 if no test failed."""
     lines, failures = [], 0
     with _busy_loops():
         for number in range(1, times + 1):

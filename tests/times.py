@@ -1,7 +1,7 @@
 """Wall and CPU seconds of every test: a plugin (``--times FILE``) and, to print its file, a command.
 
-The CPU time of a test is that of its process and of all processes below it. A shared fixture counts for the
-test that made it, its end for the last one that used it.
+The CPU time of a test includes its process and all descendants. The setup of a shared fixture counts for the
+first test that uses it, its teardown for the last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Measure in the process that runs tests, write in the one that the user started."""
+    """Measure in the processes that run tests; write the file in the one that the user started."""
     if not config.option.times:
         return
     config.pluginmanager.register(_Clock())
@@ -43,7 +43,7 @@ def _cpu_seconds() -> float:
 
 
 def _with_descendants(pid: int) -> float:
-    """Return the CPU seconds of a child process that lives, and of what it started."""
+    """Return the CPU seconds of a running process and its descendants."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(map(int, fields[11:15])) / _TICKS + sum(map(_with_descendants, _children(pid)))
@@ -52,15 +52,15 @@ def _with_descendants(pid: int) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    found: list[int] = []
+    pids: list[int] = []
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(OSError):  # the thread has just ended
-            found += map(int, file.read_text().split())
-    return found
+            pids += map(int, file.read_text().split())
+    return pids
 
 
 class _Clock:
-    """Attaches a test's CPU seconds to its last report, and those of a worker of xdist to its output."""
+    """Plugin that attaches CPU seconds to each test's last report and to the output of an xdist worker."""
 
     def __init__(self) -> None:
         self._last: float | None = None
@@ -86,7 +86,7 @@ class _Clock:
 
 
 class _Record:
-    """Collects the reports of all workers and writes them at the end."""
+    """Plugin that collects the reports of all workers and writes them at the end."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -119,7 +119,7 @@ class _Record:
 
 
 def tables(recorded: dict[str, Any]) -> str:
-    """Return the sums by folder and the slowest tests as tables in Markdown."""
+    """Return Markdown tables with the sums by folder and the slowest tests."""
     folders: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for name, test in recorded["tests"].items():
         folders["/".join(name.split("::")[0].split("/")[1:3])].append(test)
