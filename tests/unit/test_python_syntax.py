@@ -1,4 +1,4 @@
-"""Python sources of others are read in any thread."""
+"""Parsing of untrusted Python sources: thread safety and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SOURCE = "".join(f"def f{n}(a):\n    return [a * ({n} + (a - {n})) for a in (1, 
 
 @pytest.fixture
 def collections_switch_threads() -> Iterator[None]:
-    """Let other threads go on whenever garbage is collected, as it is in the midst of making a tree."""
+    """Switch threads at every garbage collection, which also happens while a tree is being built."""
 
     def switch(_phase: str, _info: dict[str, int]) -> None:
         time.sleep(0)
@@ -31,7 +31,7 @@ def collections_switch_threads() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("collections_switch_threads")
-def test_threads_parse_at_once() -> None:
+def test_threads_parse_concurrently() -> None:
     start = threading.Barrier(4)
 
     def parse(_: int) -> int:
@@ -42,14 +42,14 @@ def test_threads_parse_at_once() -> None:
         assert list(pool.map(parse, range(4))) == [2000] * 4
 
 
-def test_what_is_not_python_is_a_value_error_without_warnings() -> None:
+def test_invalid_python_raises_value_error_without_warnings() -> None:
     for source in ("def f(:", b"\xff\xfe", "x = 1\0", "(" * 5000 + ")" * 5000):
         with pytest.raises(ValueError, match="."):
             parse_python(source)
     assert len(parse_python("x = '\\d'").body) == 1
 
 
-def test_literals() -> None:
+def test_python_literal_evaluates_only_literals() -> None:
     assert python_literal("['a', (1, None)]") == ["a", (1, None)]
     for text in ("f()", "[1", "{[]: 1}", "-" * 100_000 + "1"):
         with pytest.raises(ValueError, match="."):

@@ -38,31 +38,31 @@ def test_only_regular_files_within_the_limit_are_read(tmp_path: Path) -> None:
     ],
     ids=["lists", "objects", "levels", "empty", "strings", "escapes"],
 )
-def test_a_value_that_takes_far_more_memory_than_its_text_is_refused(text: bytes, problem: str) -> None:
+def test_parse_bounded_rejects_values_much_larger_than_their_text(text: bytes, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         parse_bounded(text)
 
 
-def test_text_full_of_punctuation_is_one_value() -> None:
+def test_parse_bounded_counts_a_string_with_punctuation_as_one_value() -> None:
     value = {"patch": '[{,"\\' * MAX_VALUES}
     assert parse_bounded(json.dumps(value).encode()) == value
 
 
-def test_a_long_line_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_lines_are_skipped_and_other_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_LINE", 100)
     monkeypatch.setattr(reading, "_CHUNK", 16)
     text = b"\n".join([b"first", b" ", b"x" * 100_000, b"y" * 99, b"z" * 101])
     (tmp_path / "plain").write_bytes(text)
     (tmp_path / "packed").write_bytes(gzip.compress(text))
     for name in ("plain", "packed"):
-        found = [
+        lines = [
             (number, content[:5], error[:6]) for number, content, error in read_bounded_lines(tmp_path / name)
         ]
-        assert found == [(1, b"first", ""), (3, b"", "longer"), (4, b"yyyyy", ""), (5, b"", "longer")]
+        assert lines == [(1, b"first", ""), (3, b"", "longer"), (4, b"yyyyy", ""), (5, b"", "longer")]
 
 
 @pytest.mark.parametrize("line", [b"x" * 1_000_000, b"x\n" * 500_000], ids=["one line", "many lines"])
-def test_a_file_that_expands_beyond_all_measure_is_not_read_to_its_end(
+def test_reading_stops_when_a_file_expands_too_much(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: bytes
 ) -> None:
     monkeypatch.setattr(reading, "MAX_LINE", 10_000)
