@@ -1,4 +1,4 @@
-"""What the client sends, and when: the budget of writes, an order to wait, and the rights behind requests."""
+"""Kubernetes API client: write budget, Retry-After, and the rights that requests need."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 @contextlib.asynccontextmanager
 async def connected(tmp_path: Path, handler: Handler, **settings: Any) -> AsyncIterator[KubeApi]:
-    """A client of a server that answers with ``handler``."""
+    """Connect a client to a server that answers with ``handler``."""
     runner = web.ServerRunner(web.Server(handler), shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -66,7 +66,7 @@ async def test_writes_wait_for_their_budget_and_reads_do_not(tmp_path: Path) -> 
         writes[2].cancel()
 
 
-async def test_an_order_to_wait_concerns_every_write(tmp_path: Path) -> None:
+async def test_retry_after_delays_every_write_but_no_read(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
 
     async def answer(request: web.BaseRequest) -> web.StreamResponse:
@@ -88,7 +88,7 @@ async def test_an_order_to_wait_concerns_every_write(tmp_path: Path) -> None:
         waiting.cancel()
 
 
-async def test_only_rbac_is_disbelieved_and_only_where_the_right_was_seen(tmp_path: Path) -> None:
+async def test_only_rbac_refusals_of_a_previously_used_right_are_retried(tmp_path: Path) -> None:
     answers: list[tuple[int, dict[str, Any]]] = []
 
     async def answer(_: web.BaseRequest) -> web.StreamResponse:
@@ -128,10 +128,12 @@ async def test_only_rbac_is_disbelieved_and_only_where_the_right_was_seen(tmp_pa
         ("GET", "/api/v1/namespaces/n", {}, ("get", "", "namespaces")),
     ],
 )
-def test_requests_need_rights(method: str, path: str, query: dict[str, str], right: tuple[str, ...]) -> None:
-    found = right_for(method, path, query)
+def test_requests_map_to_rights(
+    method: str, path: str, query: dict[str, str], right: tuple[str, ...]
+) -> None:
+    needed = right_for(method, path, query)
     rights = Rights()
-    assert found == right
-    assert found not in rights
-    rights.note(found)
-    assert Right(*found) in rights
+    assert needed == right
+    assert needed not in rights
+    rights.note(needed)
+    assert Right(*needed) in rights

@@ -1,4 +1,4 @@
-"""What statuses mean, as real clusters write them."""
+"""Diagnosis of pod statuses as real clusters write them."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def ended(code: int, reason: str, message: str = "") -> Json:
         (None, SandboxEvictedError, "deleted by another client"),
     ],
 )
-def test_failures_have_kinds(found: Json | None, kind: type[SandboxError], mention: str) -> None:
+def test_failed_pods_map_to_typed_errors(found: Json | None, kind: type[SandboxError], mention: str) -> None:
     error = diagnosis.failure(found)
     assert type(error) is kind
     assert mention in str(error)
@@ -96,24 +96,24 @@ def test_failures_have_kinds(found: Json | None, kind: type[SandboxError], menti
         pod(state={"running": {}}, podIP="10.0.0.1", phase="Running"),
     ],
 )
-def test_what_may_still_become_a_sandbox_is_no_failure(found: Json) -> None:
+def test_pending_and_running_pods_are_no_failures(found: Json) -> None:
     assert diagnosis.failure(found) is None
 
 
-def test_an_images_own_name_is_no_answer_of_its_registry() -> None:
+def test_words_in_an_image_name_are_not_taken_for_a_registry_error() -> None:
     image = "registry.example/forbidden/unauthorized:1"
-    found = pod(state=waits("ErrImagePull", f'failed to pull "{image}": i/o timeout'))
-    found["spec"]["containers"][0]["image"] = image
-    assert diagnosis.failure(found) is None
+    observed = pod(state=waits("ErrImagePull", f'failed to pull "{image}": i/o timeout'))
+    observed["spec"]["containers"][0]["image"] = image
+    assert diagnosis.failure(observed) is None
 
 
-def test_a_pod_that_is_being_deleted_is_lost() -> None:
-    found = pod(state={"running": {}}, podIP="10.0.0.1")
-    found["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    assert isinstance(diagnosis.failure(found), SandboxEvictedError)
+def test_pod_being_deleted_is_evicted() -> None:
+    observed = pod(state={"running": {}}, podIP="10.0.0.1")
+    observed["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    assert isinstance(diagnosis.failure(observed), SandboxEvictedError)
 
 
-def test_stages_and_blocked_reasons() -> None:
+def test_waiting_reports_the_stage_and_the_blocking_reason() -> None:
     unschedulable = {
         "type": "PodScheduled",
         "status": "False",
@@ -130,20 +130,20 @@ def test_stages_and_blocked_reasons() -> None:
     assert pull == diagnosis.Waiting("pull", "ErrImagePull: toomanyrequests")
 
 
-def test_the_end_of_the_pristine_container_ends_the_sandbox_and_is_not_the_agents_doing() -> None:
-    found = pod(state={"running": {}}, podIP="10.0.0.1")
-    found["status"]["containerStatuses"][0]["state"] = ended(137, "OOMKilled")
-    assert type(diagnosis.failure(found)) is SandboxDiedError
-    assert not diagnosis.running(found)
+def test_end_of_the_pristine_container_is_a_death_not_a_memory_error() -> None:
+    observed = pod(state={"running": {}}, podIP="10.0.0.1")
+    observed["status"]["containerStatuses"][0]["state"] = ended(137, "OOMKilled")
+    assert type(diagnosis.failure(observed)) is SandboxDiedError
+    assert not diagnosis.running(observed)
 
 
-def test_running_needs_the_containers_and_an_address() -> None:
+def test_running_pod_needs_running_containers_and_an_address() -> None:
     assert diagnosis.running(pod(state={"running": {}}, podIP="10.0.0.1"))
     assert not diagnosis.running(pod(state={"running": {}}))
     assert not diagnosis.running(pod(state=waits("ContainerCreating"), podIP="10.0.0.1"))
 
 
-def test_pulling_is_what_lies_between_the_network_and_the_container() -> None:
+def test_pull_time_is_measured_from_network_to_container_start() -> None:
     def after(seconds: int) -> Json:
         ready = {
             "type": "PodReadyToStartContainers",

@@ -1,4 +1,4 @@
-"""The book of pods where the cluster does not help: places that become free, and an end that is refused."""
+"""Fleet of pods: places that become free, and deletions that the cluster refuses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.sandbox.warm import WarmPool, WarmSettings
 
 
 class Cluster:
-    """An API server that says no to every deletion."""
+    """Fake API server that refuses every deletion."""
 
     def __init__(self) -> None:
         self.closed = False
@@ -30,7 +30,7 @@ class Cluster:
 
 
 class Lease:
-    """An owner's lease that only notes its end."""
+    """Fake lease of an owner that records its release."""
 
     name = "trainyard-1"
     released = False
@@ -48,10 +48,10 @@ def booked(fleet: Fleet, name: str) -> Pod:
     return pod
 
 
-async def test_a_free_place_is_told_to_somebody_who_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_freed_place_is_given_to_a_request_that_still_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = fleet_of(Cluster(), Lease())
     monkeypatch.setattr("engine.sandbox.kubernetes.fleet._ROOM_S", 0.01)
-    await fleet.one_gone()  # in vain
+    await fleet.one_gone()  # times out
     monkeypatch.setattr("engine.sandbox.kubernetes.fleet._ROOM_S", 3600.0)
     waiting = asyncio.ensure_future(fleet.one_gone())
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_a_free_place_is_told_to_somebody_who_still_waits(monkeypatch: pyt
     assert fleet.reserved == 0
 
 
-async def test_pods_that_cannot_be_removed_become_orphans_all_the_same() -> None:
+async def test_closing_releases_the_lease_of_pods_that_cannot_be_removed() -> None:
     api: Any = Cluster()
     lease: Any = Lease()
     fleet = fleet_of(api, lease)

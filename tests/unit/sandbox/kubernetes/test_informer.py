@@ -1,4 +1,4 @@
-"""The informer against a scripted API: what may replace what, and who is told."""
+"""Pod informer against a scripted API: broken watches, stale lists and notifications."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def pod(name: str, version: int, uid: str = "") -> Json:
 
 
 class Script(KubeApi):
-    """Answers lists and watches as told; what is not told hangs."""
+    """Fake API that answers lists and watches from a script, then blocks."""
 
     def __init__(self, lists: list[Json], watches: list[list[Json | ApiError]]) -> None:
         self.lists = lists
@@ -47,7 +47,7 @@ class Script(KubeApi):
             yield event
 
 
-def found(version: int, *pods: Json) -> Json:
+def listed(version: int, *pods: Json) -> Json:
     return {"metadata": {"resourceVersion": str(version)}, "items": list(pods)}
 
 
@@ -56,15 +56,15 @@ def event(kind: str, thing: Json) -> Json:
 
 
 async def follow(script: Script, rounds: int) -> tuple[PodInformer, list[tuple[str, bool]]]:
-    """Run until so many watches began; what was told: name, and whether the pod is there."""
-    told: list[tuple[str, bool]] = []
+    """Run an informer until ``rounds`` watches began; return its notifications: name, pod exists."""
+    notified: list[tuple[str, bool]] = []
     informer = PodInformer(
         script,
         PATH,
         "",
         silence_s=1,
         resync_s=100,
-        changed=lambda name, pod: told.append((name, pod is not None)),
+        changed=lambda name, pod: notified.append((name, pod is not None)),
     )
     task = asyncio.create_task(informer.run())
     async with asyncio.timeout(120):
@@ -73,62 +73,62 @@ async def follow(script: Script, rounds: int) -> tuple[PodInformer, list[tuple[s
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-    return informer, told
+    return informer, notified
 
 
-async def test_a_broken_watch_goes_on_at_the_last_version() -> None:
+async def test_broken_watch_resumes_at_the_last_version() -> None:
     script = Script(
-        [found(5, pod("a", 3))],
+        [listed(5, pod("a", 3))],
         [
             [event("ADDED", pod("b", 6)), event("BOOKMARK", pod("", 9)), ApiError("reset")],
             [ApiError("reset")],
             [event("DELETED", pod("a", 12))],
         ],
     )
-    informer, told = await follow(script, 4)
+    informer, notified = await follow(script, 4)
     assert script.versions == ["5", "9", "9", "12"]
     assert set(informer.pods) == {"b"}
-    assert told == [("a", True), ("b", True), ("a", False)]
+    assert notified == [("a", True), ("b", True), ("a", False)]
 
 
-async def test_too_old_a_version_means_listing_again() -> None:
+async def test_expired_version_causes_a_new_list() -> None:
     gone = {"code": 410, "message": "too old"}
-    script = Script([found(5, pod("a", 3)), found(20, pod("a", 15))], [[event("ERROR", gone)], []])
+    script = Script([listed(5, pod("a", 3)), listed(20, pod("a", 15))], [[event("ERROR", gone)], []])
     informer, _ = await follow(script, 3)
     assert script.versions[:2] == ["5", "20"]
     assert informer.pods["a"]["metadata"]["resourceVersion"] == "15"
 
 
-async def test_a_stale_list_neither_replaces_nor_revives_nor_hides() -> None:
+async def test_stale_list_neither_replaces_nor_revives_nor_hides_pods() -> None:
     script = Script(
-        [found(10, pod("a", 8), pod("b", 9), pod("c", 10)), found(4, pod("a", 2), pod("b", 3))],
+        [listed(10, pod("a", 8), pod("b", 9), pod("c", 10)), listed(4, pod("a", 2), pod("b", 3))],
         [[event("DELETED", pod("b", 11)), ApiError("too old", status=410)], []],
     )
     script.by_name["c"] = pod("c", 10)
-    informer, told = await follow(script, 3)
-    assert {name: one["metadata"]["resourceVersion"] for name, one in informer.pods.items()} == {
+    informer, notified = await follow(script, 3)
+    assert {name: known["metadata"]["resourceVersion"] for name, known in informer.pods.items()} == {
         "a": "8",
         "c": "10",
     }
-    assert told.count(("b", True)) == 1
-    assert ("c", False) not in told
+    assert notified.count(("b", True)) == 1
+    assert ("c", False) not in notified
 
 
-async def test_a_pod_that_a_list_misses_and_nobody_knows_is_gone() -> None:
-    script = Script([found(10, pod("a", 8)), found(20)], [[ApiError("too old", status=410)], []])
-    informer, told = await follow(script, 3)
+async def test_pod_missing_from_the_list_and_the_api_is_removed() -> None:
+    script = Script([listed(10, pod("a", 8)), listed(20)], [[ApiError("too old", status=410)], []])
+    informer, notified = await follow(script, 3)
     assert informer.pods == {}
-    assert told == [("a", True), ("a", False)]
+    assert notified == [("a", True), ("a", False)]
 
 
-async def test_who_waits_is_told_of_changes_and_of_the_end() -> None:
-    script = Script([found(1)], [])
+async def test_waiters_are_notified_of_changes_and_of_removal() -> None:
+    script = Script([listed(1)], [])
     informer = PodInformer(script, PATH, "", silence_s=1, resync_s=100, changed=lambda *_: None)
     informer.note(pod("a", 1))
     newer = asyncio.create_task(
-        informer.wait("a", lambda one: one if one and one["metadata"]["resourceVersion"] == "3" else None, 20)
+        informer.wait("a", lambda p: p if p and p["metadata"]["resourceVersion"] == "3" else None, 20)
     )
-    over = asyncio.create_task(informer.wait("a", lambda one: True if one is None else None, 20))
+    over = asyncio.create_task(informer.wait("a", lambda p: True if p is None else None, 20))
     await asyncio.sleep(0)
     for version in (2, 3):
         informer.note(pod("a", version))

@@ -1,4 +1,4 @@
-"""The programs with which pods try to reach each other, as real processes of this machine."""
+"""Programs that test whether pods reach each other, run as processes of this machine."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def program(script: str, port: int, window_s: float = 60.0) -> list[str]:
     return [sys.executable, "-I", "-c", f"HOST, PORT, WINDOW_S = '127.0.0.1', {port}, {window_s}\n{script}"]
 
 
-def test_one_reaches_the_other_as_soon_as_that_listens() -> None:
+def test_reaching_program_connects_once_the_other_listens() -> None:
     port = reserved_port()
     with subprocess.Popen(program(network._REACH, port), stdout=subprocess.PIPE) as reaching:
         subprocess.run(program(network._LISTEN, port), check=True, timeout=240)
-        said, _ = reaching.communicate(timeout=240)
-    assert said.decode().split() == [f"127.0.0.1:{port}"]
+        output, _ = reaching.communicate(timeout=240)
+    assert output.decode().split() == [f"127.0.0.1:{port}"]

@@ -1,4 +1,4 @@
-"""What is sent to a cluster, compared with golden files; ``REGENERATE=1`` writes them anew for review."""
+"""Manifests sent to a cluster, compared with golden files; ``REGENERATE=1`` rewrites them for review."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ EVERYTHING = KubernetesConfig(
 )
 
 
-def check(name: str, found: Any) -> None:
+def check(name: str, actual: Any) -> None:
     path = GOLDEN / f"{name}.json"
-    text = json.dumps(found, indent=1) + "\n"
+    text = json.dumps(actual, indent=1) + "\n"
     if os.environ.get("REGENERATE"):
         path.write_text(text)
     assert json.loads(path.read_text()) == json.loads(text)
@@ -65,21 +65,21 @@ def pod(config: KubernetesConfig, wanted: SandboxSpec = SPEC, **more: Any) -> di
 
 
 def named_as_in_golden(pod: dict[str, Any]) -> dict[str, Any]:
-    """The ConfigMap's name changes with every change of the agent."""
+    """Replace the ConfigMap's name, which changes with every change of the agent."""
     text = json.dumps(pod).replace(spec.agent_config_map()["metadata"]["name"], "trainyard-agent-DIGEST")
     renamed: dict[str, Any] = json.loads(text)
     return renamed
 
 
-def test_a_pod_by_default() -> None:
+def test_default_pod_matches_its_golden_file() -> None:
     check("pod_default", named_as_in_golden(pod(KubernetesConfig())))
 
 
-def test_a_pod_with_everything_set() -> None:
+def test_fully_configured_pod_matches_its_golden_file() -> None:
     check("pod_everything", pod(EVERYTHING))
 
 
-def test_a_warm_pod_and_the_patch_that_claims_it() -> None:
+def test_claimed_warm_pod_has_the_metadata_of_a_cold_pod() -> None:
     warm = pod(KubernetesConfig(), SandboxSpec(image=SPEC.image, name="warm", limits=SPEC.limits), warm=True)
     claim = spec.claim(SPEC, deadline=1_800_000_000.4, running_s=100.2)
     cold = pod(KubernetesConfig())
@@ -93,7 +93,7 @@ def test_a_warm_pod_and_the_patch_that_claims_it() -> None:
     assert claim["spec"]["activeDeadlineSeconds"] < warm["spec"]["activeDeadlineSeconds"]
 
 
-def test_what_runs_without_root_meets_the_restricted_standard() -> None:
+def test_pods_without_root_meet_the_restricted_standard() -> None:
     namespace = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}
     for more in ({}, {"agent_image": "registry.test/agent:1"}, {"connect": "exec"}):
         config = KubernetesConfig.model_validate({"run_as_non_root": True, "run_as_user": 1000, **more})
@@ -115,11 +115,11 @@ def test_what_runs_without_root_meets_the_restricted_standard() -> None:
         ("localhost:5000/a", "localhost:5000/a"),
     ],
 )
-def test_images_go_through_mirrors(image: str, resolved: str) -> None:
+def test_images_are_resolved_through_mirrors(image: str, resolved: str) -> None:
     assert resolve_image(EVERYTHING, image) == resolved
 
 
-def test_images_that_a_cluster_cannot_or_must_not_have() -> None:
+def test_local_images_and_missing_digests_are_refused() -> None:
     with pytest.raises(ImageError, match="push it to a registry"):
         resolve_image(KubernetesConfig(), "local:demo")
     pinned = KubernetesConfig(require_digest=True)
@@ -139,18 +139,18 @@ def test_label_values_are_valid(text: str) -> None:
     assert all(c.isascii() and (c.isalnum() or c in "-._") for c in value)
 
 
-def test_the_preload_template_is_what_the_command_prints() -> None:
+def test_preload_template_equals_the_generated_daemon_set() -> None:
     template = yaml.safe_load((MANIFESTS / "preload" / "daemonset.yaml").read_text())
     assert template == daemon_set(KubernetesConfig(), ["REGISTRY/IMAGE@sha256:DIGEST"])
 
 
-def test_preloading_pulls_each_image_once_where_sandboxes_go() -> None:
-    found = daemon_set(EVERYTHING, ["python:3.12", "python:3.12", "hub.example/a/b:1"])
-    template = found["spec"]["template"]["spec"]
-    assert [one["image"] for one in template["initContainers"]] == [
+def test_preload_pulls_each_image_once_on_the_nodes_of_sandboxes() -> None:
+    preload = daemon_set(EVERYTHING, ["python:3.12", "python:3.12", "hub.example/a/b:1"])
+    template = preload["spec"]["template"]["spec"]
+    assert [container["image"] for container in template["initContainers"]] == [
         "hub.example/a/b:1",
         "mirror.test/hub/library/python:3.12",
     ]
     assert template["nodeSelector"] == {"pool": "sandboxes"}
     assert template["imagePullSecrets"] == [{"name": "pull"}]
-    assert not labels.OURS.items() <= found["metadata"]["labels"].items()
+    assert not labels.OURS.items() <= preload["metadata"]["labels"].items()

@@ -11,14 +11,14 @@ from tests.fakes.memory_sandbox import MemorySandbox, printed
 
 
 @pytest.mark.parametrize("reached", ["", "io_uring, AF_VSOCK"])
-async def test_a_profile_that_lets_needless_calls_pass_is_reported(reached: str) -> None:
+async def test_seccomp_profile_that_allows_needless_syscalls_is_reported(reached: str) -> None:
     async def command(_command: str) -> ExecResult:
         return printed(f"{reached}\n")
 
     sandbox = MemorySandbox(SandboxSpec(image="any"), 1, {}, command)
-    found = [str(finding) for finding in await needless_calls(sandbox, KubernetesConfig())]
+    messages = [str(finding) for finding in await needless_calls(sandbox, KubernetesConfig())]
     if reached:
-        (message,) = found
+        (message,) = messages
         assert "seccomp=RuntimeDefault lets io_uring, AF_VSOCK reach" in message
     else:
-        assert found == []
+        assert messages == []
