@@ -1,4 +1,4 @@
-"""Real agents as unprivileged processes of one user, as they are in pods of one node."""
+"""Real agents as unprivileged processes of one user, as in pods of one node."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from engine.sandbox.client import AgentClient
 from engine.sandbox.responses import executed
 
 USER = 54321
-"""Nobody's: what runs under it is this test's."""
-# The running Python may lie where only root can read: what the agent imports is imported before.
+"""Otherwise unused user id: all of its processes belong to these tests."""
+# The running Python may be readable by root only, so the agent's imports precede setuid.
 _START = (
     "import _ctypes, os, resource, select, sys, warnings; sys.path[:0] = [{folder!r}]; "
     "from agent.main import main; {before}; "
@@ -30,7 +30,7 @@ _START = (
 
 @pytest.fixture
 def readable() -> Iterator[Path]:
-    """A folder with the agent's source, which every user can read, and one that every user can write."""
+    """Folder readable by every user, with the agent's source and a ``shared`` folder that all can write."""
     with tempfile.TemporaryDirectory(prefix="agents-") as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -42,7 +42,7 @@ def readable() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def agent(folder: Path, env: dict[str, str], *, before: str = "") -> AsyncIterator[AgentClient]:
-    """Start an agent; ``before`` is run in its process with the rights of the tests."""
+    """Start an agent; its process first runs ``before`` with the privileges of the tests."""
     code = _START.format(folder=str(folder), before=before or "pass", user=USER if os.geteuid() == 0 else 0)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", "-B", "-c", code),

@@ -1,11 +1,11 @@
-"""When creation pauses and when an image is refused: rules over times, no clock involved."""
+"""Rules for pausing creation and refusing images, tested with explicit times."""
 
 from __future__ import annotations
 
 from engine.sandbox.pool.breaker import Breaker, ImageHealth
 
 
-def test_failed_starts_in_a_row_pause_and_one_success_ends_it() -> None:
+def test_consecutive_failed_starts_pause_creation_until_a_success() -> None:
     breaker = Breaker(failures=3, first_pause_s=10, longest_pause_s=30)
     assert [breaker.failed("boom", now=0.0) for _ in range(2)] == [False, False]
     assert breaker.room(now=0.0, starting=0) is None
@@ -20,7 +20,7 @@ def test_failed_starts_in_a_row_pause_and_one_success_ends_it() -> None:
     assert breaker.room(now=11.0, starting=1) is None
 
 
-def test_pauses_double_up_to_the_longest_while_the_trial_fails() -> None:
+def test_pauses_double_up_to_the_longest_while_starts_keep_failing() -> None:
     breaker = Breaker(failures=1, first_pause_s=10, longest_pause_s=30)
     now, pauses = 0.0, []
     for _ in range(4):
@@ -30,7 +30,7 @@ def test_pauses_double_up_to_the_longest_while_the_trial_fails() -> None:
     assert pauses == [10, 20, 30, 30]
 
 
-def test_a_success_between_failures_forgets_them() -> None:
+def test_success_resets_the_count_of_failures() -> None:
     breaker = Breaker(failures=2)
     for _ in range(5):
         assert not breaker.failed("boom", now=0.0)
@@ -38,13 +38,13 @@ def test_a_success_between_failures_forgets_them() -> None:
     assert not breaker.reason
 
 
-def test_starts_that_were_under_way_do_not_prolong_a_pause() -> None:
+def test_starts_that_fail_during_a_pause_do_not_prolong_it() -> None:
     breaker = Breaker(failures=2, first_pause_s=10)
     assert [breaker.failed("boom", now=n) for n in (0.0, 1.0, 2.0, 3.0)] == [False, True, False, False]
     assert breaker.seconds_left(3.0) == 8.0
 
 
-def test_more_boxes_than_anybody_wants_pause() -> None:
+def test_lasting_surplus_of_sandboxes_pauses_creation() -> None:
     breaker = Breaker(slack=2, patience_s=5)
     assert not breaker.counted(existing=15, wanted=10, now=0.0)
     assert not breaker.counted(existing=2, wanted=0, now=0.0), "a few that close are never too many"
@@ -58,7 +58,7 @@ def test_more_boxes_than_anybody_wants_pause() -> None:
     assert breaker.room(now=11.0, starting=0) == 0
 
 
-def test_an_image_is_refused_after_failures_in_a_row_and_tried_again_later() -> None:
+def test_image_is_refused_after_consecutive_failures_and_retried_later() -> None:
     images = ImageHealth(failures=2, refuse_s=60)
     assert not images.failed("bad", "404", now=0.0)
     assert not images.refusal("bad", now=0.0)

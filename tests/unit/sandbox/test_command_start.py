@@ -1,4 +1,4 @@
-"""The start of commands by real agents: once, whatever the rank of the agent, and with a reason if never."""
+"""Start of commands by real agents: each runs once or reports why it could not start."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _RANK = "cat /proc/self/oom_score_adj"
 
 
 def _with_rank(rank: int) -> str:
-    """Return code that gives a process a rank that it cannot lower, as the kubelet does to pods."""
+    """Return code that sets an OOM score that the process cannot lower, as the kubelet does for pods."""
     return f"open('/proc/self/oom_score_adj', 'w').write('{rank}')"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a process a least rank")
-async def test_a_command_runs_once_under_an_agent_that_cannot_lower_its_rank(readable: Path) -> None:
+async def test_command_runs_once_if_its_agent_cannot_lower_its_oom_score(readable: Path) -> None:
     runs = readable / "shared" / "runs"
     agents = "/proc/$PPID/oom_score_adj"
     restored = f"until [ $(cat {agents}) -lt 1000 ]; do sleep 0.01; done; cat {agents}"
@@ -32,7 +32,7 @@ async def test_a_command_runs_once_under_an_agent_that_cannot_lower_its_rank(rea
     assert runs.read_text() == "once\nonce\n"
 
 
-async def test_a_command_that_cannot_start_says_why_and_the_next_one_runs(readable: Path) -> None:
+async def test_unstartable_command_reports_the_reason_and_the_next_one_runs(readable: Path) -> None:
     shared = readable / "shared"
     (shared / "plain").write_text("no program\n")
     (shared / "script").write_text("echo no first line\n")
@@ -51,19 +51,19 @@ async def test_a_command_that_cannot_start_says_why_and_the_next_one_runs(readab
             assert (await run(client, "echo", "fine")).stdout == b"fine\n"
 
 
-async def test_a_command_that_takes_its_agents_descriptors_exhausts_its_sandbox(readable: Path) -> None:
-    """Where no profile of system calls is in force; such a failure is counted against who caused it."""
+async def test_command_that_takes_the_agents_descriptors_raises_a_resource_error(readable: Path) -> None:
+    """Possible only without a seccomp profile; the failure is attributed to the command's sandbox."""
     async with agent(readable, {}) as client:
         with pytest.raises(SandboxResourceError, match="could not be monitored"):
             await run(client, "sh", "-c", "prlimit --pid $PPID --nofile=0:0; echo done; sleep 60")
 
 
-async def test_a_program_is_looked_up_in_the_commands_own_path(readable: Path) -> None:
+async def test_program_is_looked_up_in_the_path_of_the_command(readable: Path) -> None:
     tools = readable / "shared" / "tools"
     tools.mkdir()
     (tools / "tool").write_text("#!/bin/sh\necho found\n")
     (tools / "tool").chmod(0o755)
     async with agent(readable, {}) as client:
         assert (await run(client, "tool")).exit_code == 127
-        found = await run(client, "tool", env={"PATH": f"/nowhere:{tools}"})
-        assert (found.exit_code, found.stdout) == (0, b"found\n")
+        result = await run(client, "tool", env={"PATH": f"/nowhere:{tools}"})
+        assert (result.exit_code, result.stdout) == (0, b"found\n")

@@ -1,4 +1,4 @@
-"""The agent's commit of files: all of them or none, and nothing of it stays behind."""
+"""The agent's commit of files: atomic and without leftovers."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def request(root: Path, files: dict[str, bytes], deleted: tuple[str, ...] = ()) 
 
 
 def state(root: Path) -> dict[str, tuple[int, bytes]]:
-    found = {}
+    entries = {}
     for path in sorted(root.rglob("*")):
         if path.is_symlink():
-            found[path.relative_to(root).as_posix()] = (_LINK, os.fsencode(os.readlink(path)))
+            entries[path.relative_to(root).as_posix()] = (_LINK, os.fsencode(os.readlink(path)))
         else:
             mode = path.stat().st_mode
             content = path.read_bytes() if stat.S_ISREG(mode) else b""
-            found[path.relative_to(root).as_posix()] = (mode, content)
-    return found
+            entries[path.relative_to(root).as_posix()] = (mode, content)
+    return entries
 
 
 @pytest.fixture
@@ -52,9 +52,7 @@ def root(tmp_path: Path) -> Path:
         ({"x.py": b"new"}, ("zz", "pkg")),
     ],
 )
-def test_a_commit_that_fails_changes_nothing(
-    root: Path, files: dict[str, bytes], deleted: tuple[str, ...]
-) -> None:
+def test_failed_commit_changes_nothing(root: Path, files: dict[str, bytes], deleted: tuple[str, ...]) -> None:
     before = state(root)
     for _ in range(2):
         with pytest.raises(OSError):
@@ -65,7 +63,7 @@ def test_a_commit_that_fails_changes_nothing(
 
 
 @pytest.mark.parametrize("problem", [OSError, KeyboardInterrupt, MemoryError])
-def test_whatever_ends_a_commit_early_nothing_changes(
+def test_interrupted_commit_changes_nothing(
     root: Path, monkeypatch: pytest.MonkeyPatch, problem: type[BaseException]
 ) -> None:
     for folder in ("empty/deeper", "both/__pycache__", "place/__pycache__"):
@@ -77,20 +75,20 @@ def test_whatever_ends_a_commit_early_nothing_changes(
     for steps in range(6):
         done: list[str] = []
 
-        def moved(source: str, target: str, done: list[str] = done, steps: int = steps) -> None:
+        def failing_rename(source: str, target: str, done: list[str] = done, steps: int = steps) -> None:
             if len(done) == steps:
                 done.append(target)
                 raise problem
             done.append(target)
             rename(source, target)
 
-        monkeypatch.setattr("engine.sandbox.agent.files.os.rename", moved)
+        monkeypatch.setattr("engine.sandbox.agent.files.os.rename", failing_rename)
         with pytest.raises(problem):
             commit(request(root, files, ("pkg/a.py",)))
         assert state(root) == before
 
 
-def test_a_folder_of_links_is_not_empty(root: Path) -> None:
+def test_commit_does_not_replace_a_folder_of_links_as_empty(root: Path) -> None:
     (root / "links").mkdir()
     (root / "links" / "up").symlink_to("..")
     before = state(root)
@@ -99,18 +97,18 @@ def test_a_folder_of_links_is_not_empty(root: Path) -> None:
     assert state(root) == before
 
 
-def test_files_links_and_folders_take_each_others_place(root: Path) -> None:
+def test_commit_replaces_files_links_and_folders_by_each_other(root: Path) -> None:
     cache = root / "pkg" / "__pycache__"
     cache.mkdir()
     (cache / "a.cpython-311.pyc").write_bytes(b"bytecode")
     commit(request(root, {"pkg": b"a file now", "zz/b.py": b"new", "link": b"zz"}, ("pkg/a.py", "zz")))
-    found = state(root)
-    assert sorted(found) == ["link", "pkg", "x.py", "zz", "zz/b.py"]
-    assert found["pkg"] == (_FILE, b"a file now")
-    assert found["zz/b.py"] == (_FILE, b"new")
-    assert found["link"] == (_LINK, b"zz")
+    entries = state(root)
+    assert sorted(entries) == ["link", "pkg", "x.py", "zz", "zz/b.py"]
+    assert entries["pkg"] == (_FILE, b"a file now")
+    assert entries["zz/b.py"] == (_FILE, b"new")
+    assert entries["link"] == (_LINK, b"zz")
 
 
-def test_a_deleted_files_empty_folder_goes_too(root: Path) -> None:
+def test_commit_removes_the_emptied_folder_of_a_deleted_file(root: Path) -> None:
     commit(request(root, {}, ("pkg/a.py",)))
     assert sorted(state(root)) == ["link", "x.py", "zz"]

@@ -1,4 +1,4 @@
-"""Steps of a build as the daemon reports them: which images they name, and whether these may be used."""
+"""Checks of the build steps that the Docker daemon reports: images must be of listed registries."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def steps(*instructions: str, registries: tuple[str, ...] = ("ghcr.io",)) -> _St
         (["FROM ghcr.io/a", "ONBUILD\tcopy --from=evil.example/a / /"], "is from 'evil.example'"),
     ],
 )
-def test_images_of_other_registries_end_the_build(instructions: list[str], reason: str) -> None:
+def test_build_stops_at_images_of_unlisted_registries(instructions: list[str], reason: str) -> None:
     with pytest.raises(ImageError, match=reason):
         steps(*instructions)
 
 
 @pytest.mark.parametrize("printed", ["Step 1/1 : FROM a AS b", "Step 3/3 : FROM a", "Step 2/2 : RUN true"])
-def test_commands_cannot_print_steps(printed: str) -> None:
+def test_build_stops_at_output_that_imitates_steps(printed: str) -> None:
     build = _Steps("dockerfile:0", ("docker.io",))
 
     def follow() -> None:
@@ -50,7 +50,7 @@ def test_commands_cannot_print_steps(printed: str) -> None:
         follow()
 
 
-def test_listed_images_stages_and_scratch_are_used() -> None:
+def test_build_accepts_listed_images_stages_and_scratch() -> None:
     build = [
         "FROM GHCR.io/a:1 AS First",
         "FROM scratch",
@@ -63,13 +63,13 @@ def test_listed_images_stages_and_scratch_are_used() -> None:
     assert steps(*build).has_begun
 
 
-def test_triggers_of_a_base_image_end_the_build() -> None:
+def test_build_stops_at_triggers_of_a_base_image() -> None:
     build = steps("FROM ghcr.io/a")
     with pytest.raises(ImageError, match="ONBUILD triggers"):
         build.check("# Executing 2 build triggers\n")
     steps("FROM evil.example/a", registries=("*",)).check("# Executing 1 build trigger\n")
 
 
-def test_a_build_without_reported_steps_has_not_begun() -> None:
+def test_build_begins_with_its_first_from_step() -> None:
     assert not steps("RUN echo FROM ghcr.io/a").has_begun
     assert steps("FROM evil.example/a", registries=("*",)).has_begun

@@ -1,4 +1,4 @@
-"""What a container is created with, and whose it is."""
+"""Docker containers: configuration, labels, ownership, attached streams and removal."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ def config(*, quota: bool = True, image: DockerImage = IMAGE, **settings: object
     return container_config(SPEC, image, DockerConfig(**settings), labels={"a": "b"}, quota=quota)
 
 
-def test_it_is_limited_alone_and_without_rights() -> None:
-    made = config()
-    entrypoint = made.pop("Entrypoint")
+def test_container_config_sets_limits_without_network_or_capabilities() -> None:
+    created = config()
+    entrypoint = created.pop("Entrypoint")
     assert isinstance(entrypoint, list)
     assert entrypoint[:2] == ["/bin/sh", "-c"]
-    assert made == {
+    assert created == {
         "Image": "sha256:abc",
         "Cmd": [],
         "User": "",
@@ -95,7 +95,7 @@ def test_it_is_limited_alone_and_without_rights() -> None:
 
 
 @pytest.mark.parametrize("version", [MAGIC_NUMBER, b"another"])
-def test_the_agent_comes_in_over_stdin_compiled_or_not(
+def test_agent_is_started_over_stdin_as_bytecode_or_source(
     version: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.sandbox.docker.container_spec.MAGIC_NUMBER", version)
@@ -120,14 +120,14 @@ def test_the_agent_comes_in_over_stdin_compiled_or_not(
     assert greeting["pid"] == process.pid
     assert greeting["env"]["HOME"] == "/somewhere"  # type: ignore[index]
     assert (reply["exit_code"], reply["stdout"]) == (3, b"hi\n")
-    assert process.returncode == 0  # the end of its input is the end of it
+    assert process.returncode == 0  # the end of its input ends it
 
 
-def test_labels_tell_a_stranger_everything() -> None:
-    made = labels("sb-1", SPEC, ContainerOwner.this())
-    assert (made[SANDBOX_ID], made[RUN_ID]) == ("sb-1", "42")
-    assert 590 < float(made[DEADLINE]) - time.time() < 610
-    assert ContainerOwner.parse(made[OWNER]) == ContainerOwner.this()
+def test_labels_identify_sandbox_run_deadline_and_owner() -> None:
+    created = labels("sb-1", SPEC, ContainerOwner.this())
+    assert (created[SANDBOX_ID], created[RUN_ID]) == ("sb-1", "42")
+    assert 590 < float(created[DEADLINE]) - time.time() < 610
+    assert ContainerOwner.parse(created[OWNER]) == ContainerOwner.this()
     assert ContainerOwner.parse("something else") is None
 
 
@@ -136,14 +136,14 @@ def container(owner: ContainerOwner, *, left_s: float = 600, state: str = "runni
 
 
 @pytest.mark.parametrize("state", ["running", "created", "exited"])
-def test_a_living_owner_keeps_its_containers_until_their_deadline(state: str) -> None:
+def test_containers_of_a_living_owner_are_kept_until_their_deadline(state: str) -> None:
     assert not orphaned(container(ContainerOwner.this(), state=state), time.time())
     assert not orphaned(container(ContainerOwner.this(), state=state, left_s=-5), time.time())
     assert orphaned(container(ContainerOwner.this(), state=state, left_s=-60), time.time())
 
 
 @pytest.mark.parametrize("state", ["running", "created", "exited"])
-def test_a_dead_owner_keeps_nothing(state: str) -> None:
+def test_containers_of_a_dead_owner_are_orphaned(state: str) -> None:
     with subprocess.Popen(["true"]) as process:
         pass
     reused = replace(ContainerOwner.this(), start=ContainerOwner.this().start - 1)
@@ -151,7 +151,7 @@ def test_a_dead_owner_keeps_nothing(state: str) -> None:
         assert orphaned(container(owner, state=state), time.time())
 
 
-def test_a_strangers_containers_go_when_they_stopped_or_their_time_is_over() -> None:
+def test_containers_of_another_host_are_orphaned_when_exited_or_expired() -> None:
     stranger = replace(ContainerOwner.this(), host="elsewhere", boot="another")
     assert not orphaned(container(stranger), time.time())
     assert not orphaned(container(stranger, state="created"), time.time())
@@ -160,7 +160,7 @@ def test_a_strangers_containers_go_when_they_stopped_or_their_time_is_over() -> 
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-async def test_attached_output_survives_any_cut(size: int) -> None:
+async def test_attached_output_is_reassembled_from_chunks_of_any_size(size: int) -> None:
     ended: list[str] = []
 
     async def end() -> None:
@@ -181,7 +181,7 @@ async def test_attached_output_survives_any_cut(size: int) -> None:
     assert (stream.stderr, ended) == (b"oops", ["asked"])
 
 
-async def test_a_refused_attachment_says_why() -> None:
+async def test_refused_attachment_reports_the_reason() -> None:
     async def end() -> None:
         pass
 
@@ -191,10 +191,10 @@ async def test_a_refused_attachment_says_why() -> None:
         await stream.accepted
 
 
-async def test_a_removal_that_was_cancelled_is_made_up_for(tmp_path: Path) -> None:
+async def test_cancelled_removal_is_retried_later(tmp_path: Path) -> None:
     backend = DockerBackend(DockerConfig(host="unix:///nowhere"), tmp_path)
     entry = LedgerEntry.of_this_process("sb-1", SandboxSpec(image="i"))
-    box = backend._containers["sb-1"] = Container(
+    removed = backend._containers["sb-1"] = Container(
         backend.daemon, backend.ledger, entry, SandboxSpec(image="i")
     )
 
@@ -205,23 +205,23 @@ async def test_a_removal_that_was_cancelled_is_made_up_for(tmp_path: Path) -> No
         return True
 
     with pytest.raises(asyncio.CancelledError):
-        await backend._free(box, interrupted())
+        await backend._free(removed, interrupted())
     assert backend.population().existing == 1
-    assert backend._leftovers == [box], "the next one who comes by tries again"
-    await backend._free(box, gone())
+    assert backend._leftovers == [removed], "the next one who comes by tries again"
+    await backend._free(removed, gone())
     assert backend.population().existing == 0
 
 
-def test_settings_and_the_image_have_their_say() -> None:
+def test_container_config_applies_settings_and_image_values() -> None:
     local = replace(IMAGE, user="1000", python="/opt/python", binds=(("/usr", "/usr"),))
-    made = config(quota=False, image=local, network="bridge", runtime="runsc", user="nobody")
-    host = made["HostConfig"]
+    created = config(quota=False, image=local, network="bridge", runtime="runsc", user="nobody")
+    host = created["HostConfig"]
     assert isinstance(host, dict)
-    assert made["User"] == "1000"
-    assert made["NetworkDisabled"] is False
+    assert created["User"] == "1000"
+    assert created["NetworkDisabled"] is False
     assert (host["NetworkMode"], host["Runtime"]) == ("bridge", "runsc")
     assert host["Mounts"] == [{"Type": "bind", "Source": "/usr", "Target": "/usr", "ReadOnly": True}]
     assert "StorageOpt" not in host
     assert {"Name": "fsize", "Soft": 256 << 20, "Hard": 256 << 20} in host["Ulimits"]
-    assert made["Entrypoint"][-1] == "/opt/python"  # type: ignore[index]
+    assert created["Entrypoint"][-1] == "/opt/python"  # type: ignore[index]
     assert config(user="nobody")["User"] == "nobody"

@@ -1,4 +1,4 @@
-"""What a registry's words mean: come back later, or never; an image's own name means nothing."""
+"""Pull errors: permanent or temporary by the registry's message, regardless of the image's name."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from engine.errors import ImageError
 from engine.sandbox.docker.pull import pull
 
 
-def refused(image: str, said: str) -> tuple[int, str]:
-    """How often a registry that always says this is asked for an image, and what is made of it."""
+def failed_pull(image: str, explanation: str) -> tuple[int, str]:
+    """Pull from a registry that always fails with ``explanation``; return the attempts and the error."""
     asked = 0
 
     def fail(*_names: Any, **_options: Any) -> None:
         nonlocal asked
         asked += 1
-        raise docker.errors.APIError("refused", explanation=said)
+        raise docker.errors.APIError("refused", explanation=explanation)
 
     daemon: Any = SimpleNamespace(client=SimpleNamespace(pull=fail))
     with pytest.raises(ImageError) as caught:
@@ -29,18 +29,18 @@ def refused(image: str, said: str) -> tuple[int, str]:
     return asked, str(caught.value)
 
 
-def test_a_missing_image_is_believed_at_once_whatever_its_name() -> None:
+def test_missing_image_is_not_retried_whatever_its_name() -> None:
     for image in ("swe/django-14290", "registry.test:5000/team/timeout-decorator", "plain/name"):
-        for said in (
+        for explanation in (
             "manifest for {} not found: manifest unknown",
             "pull access denied for {}: may not exist",
         ):
-            asked, message = refused(f"{image}:latest", said.format(image))
-            assert asked == 1, (image, said)
+            asked, message = failed_pull(f"{image}:latest", explanation.format(image))
+            assert asked == 1, (image, explanation)
             assert f"{image}:latest" in message
 
 
-def test_a_pull_ends_where_the_image_is_larger_than_the_run_may_pull() -> None:
+def test_pull_stops_when_the_image_exceeds_the_size_limit() -> None:
     layers = [
         {"id": f"layer{n}", "status": "Downloading", "progressDetail": {"total": 10**9}} for n in (1, 2)
     ]
@@ -58,7 +58,7 @@ def test_a_pull_ends_where_the_image_is_larger_than_the_run_may_pull() -> None:
     assert read == ["layer1", "layer2"]
 
 
-def test_a_busy_registry_is_asked_again_whatever_the_images_name() -> None:
+def test_busy_registry_is_retried_whatever_the_name_of_the_image() -> None:
     for image in ("test/unknown", "test/denied-oops", "plain/name"):
-        for said in ("toomanyrequests for {}", "net/http: TLS handshake timeout ({})", "EOF {}"):
-            assert refused(image, said.format(image))[0] == 3, (image, said)
+        for explanation in ("toomanyrequests for {}", "net/http: TLS handshake timeout ({})", "EOF {}"):
+            assert failed_pull(image, explanation.format(image))[0] == 3, (image, explanation)

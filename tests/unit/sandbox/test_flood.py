@@ -1,4 +1,4 @@
-"""What floods its error output instead of speaking the protocol is cut off, on every kind of stream."""
+"""Sandboxes that flood their error output are disconnected, on every kind of stream."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from engine.sandbox.docker.daemon import Address
 from engine.sandbox.kubernetes.connect import _pump
 
 
-async def ended() -> None:
-    """Nobody asks why."""
+async def ignore_end() -> None:
+    """Ignore the end of the connection."""
 
 
-async def test_a_container_that_floods_its_error_output_is_cut_off(tmp_path: Path) -> None:
+async def test_container_flooding_its_error_output_is_disconnected(tmp_path: Path) -> None:
     sent = 0
     cut = asyncio.Event()
 
@@ -38,7 +38,7 @@ async def test_a_container_that_floods_its_error_output_is_cut_off(tmp_path: Pat
 
     path = tmp_path / "docker.sock"
     async with await asyncio.start_unix_server(serve, path):
-        reader, writer, stream = await attach(Address(f"unix://{path}"), "1.41", "c", ended)
+        reader, writer, stream = await attach(Address(f"unix://{path}"), "1.41", "c", ignore_end)
         async with asyncio.timeout(120):
             assert await reader.read() == b"hello", "what it said before is there, then comes the end"
             await cut.wait()
@@ -48,7 +48,7 @@ async def test_a_container_that_floods_its_error_output_is_cut_off(tmp_path: Pat
 
 
 class Websocket:
-    """An exec's websocket with these messages."""
+    """Fake websocket of an exec that delivers the given messages."""
 
     protocol: ClassVar[str] = "v5.channel.k8s.io"
 
@@ -66,13 +66,13 @@ class Websocket:
         return aiohttp.WSMessage(aiohttp.WSMsgType.BINARY, self.messages.pop(0), None)
 
     async def send_bytes(self, _data: bytes) -> None:
-        """Nobody reads it."""
+        """Discard the data."""
 
     async def close(self) -> None:
         self.closed = True
 
 
-async def test_an_exec_that_floods_its_error_output_is_cut_off() -> None:
+async def test_exec_flooding_its_error_output_is_disconnected() -> None:
     websocket: Any = Websocket(b"", b"\x01hello", *[b"\x02" + b"x" * (1 << 16)] * 64)
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=ours)

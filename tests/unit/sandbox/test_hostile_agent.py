@@ -1,4 +1,4 @@
-"""An agent whose place something hostile has taken costs its own sandbox: a typed error, and no more."""
+"""Malformed messages of a hostile agent raise typed errors and affect only its own sandbox."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Answers = Mapping[str, Callable[[dict[str, Any]], Any]]
 
 
 class FixedTree:
-    """A workdir with these files."""
+    """Base tree with the given files."""
 
     def __init__(self, files: Mapping[str, Stamp]) -> None:
         self.files = files
@@ -44,7 +44,7 @@ def tree(*files: tuple[str, int, int]) -> dict[str, Any]:
 
 
 def always(answer: Any) -> Callable[[dict[str, Any]], Any]:
-    """Return an agent's operation that ends with ``answer`` whatever is asked."""
+    """Return an agent's operation that replies ``answer`` to every request."""
     return lambda _request: answer
 
 
@@ -52,7 +52,7 @@ def always(answer: Any) -> Callable[[dict[str, Any]], Any]:
 async def sandbox(
     answers: Answers, base_tree: Mapping[str, Stamp] | None = None
 ) -> AsyncIterator[AgentSandbox]:
-    """A sandbox whose agent says what ``answers`` makes of a request; bytes are sent as they are."""
+    """Open a sandbox whose agent replies with ``answers``, called by operation; bytes are sent unframed."""
     ours, theirs = socket.socketpair()
     their_reader, their_writer = await asyncio.open_connection(sock=theirs)
 
@@ -60,8 +60,8 @@ async def sandbox(
         while True:
             size = int.from_bytes(await their_reader.readexactly(4), "big")
             request: Any = decode(await their_reader.readexactly(size))
-            said = answers[request["op"]](request)
-            their_writer.write(said if isinstance(said, bytes) else frame({"id": request["id"], **said}))
+            reply = answers[request["op"]](request)
+            their_writer.write(reply if isinstance(reply, bytes) else frame({"id": request["id"], **reply}))
             await their_writer.drain()
 
     agent = asyncio.ensure_future(serve())
@@ -86,8 +86,8 @@ async def sandbox(
         await box.close()
 
 
-async def others_wait(work: Awaitable[Any], error: type[Exception]) -> float:
-    """CPU seconds for which nobody else on the event loop got a turn while ``work`` failed with ``error``."""
+async def longest_block(work: Awaitable[Any], error: type[Exception]) -> float:
+    """Return the most CPU seconds for which ``work``, failing with ``error``, blocked the event loop."""
     longest = 0.0
 
     async def watch() -> None:
@@ -107,20 +107,20 @@ async def others_wait(work: Awaitable[Any], error: type[Exception]) -> float:
 EXECUTED = {"exit_code": 0, "stdout": b"", "stderr": b"", "timed_out": False, "ms": 1, "dropped": 0}
 
 
-async def test_a_result_that_no_command_has() -> None:
+async def test_malformed_exec_results_raise_transport_errors() -> None:
     changes: list[dict[str, Any]] = [
         {"exit_code": 10**20}, {"exit_code": "0"}, {"exit_code": True}, {"stdout": "text"},
         {"stdout": b"x" * 1001}, {"timed_out": 1}, {"ms": -1}, {"ms": 10**22}, {"dropped": None},
     ]  # fmt: skip
     errors: list[dict[str, Any]] = [{"errno": "2"}, {"errno": 10**20, "resource": True}, {"errno": -1}]
-    for said in ({}, *({**EXECUTED, **one} for one in changes), *({**one, "message": "x"} for one in errors)):
-        async with sandbox({"exec": always(said)}) as box:
-            for _ in range(2):  # and nothing else is believed
+    for reply in ({}, *({**EXECUTED, **c} for c in changes), *({**e, "message": "x"} for e in errors)):
+        async with sandbox({"exec": always(reply)}) as box:
+            for _ in range(2):  # all later calls fail, too
                 with pytest.raises(SandboxTransportError, match="malformed message"):
                     await box.exec("true", timeout_s=5, output_cap=1000)
 
 
-async def test_content_is_no_larger_than_was_asked_for() -> None:
+async def test_content_beyond_the_requested_size_is_rejected() -> None:
     async with sandbox({"read": lambda _: {"data": b"x" * 101}}) as box:
         with pytest.raises(SandboxTransportError, match="more content"):
             await box.read_file("a", max_bytes=100)
@@ -129,7 +129,7 @@ async def test_content_is_no_larger_than_was_asked_for() -> None:
             await box.write_file("a", b"")
 
 
-async def test_a_list_of_something_else_than_names() -> None:
+async def test_malformed_folder_listings_raise_transport_errors() -> None:
     hostile: list[Any] = [{}, [1], ["x" * 20_000], ["a\0b"], ["a"] * 10_001]
     for paths in hostile:
         async with sandbox({"list": always({"paths": paths})}) as box:
@@ -138,21 +138,21 @@ async def test_a_list_of_something_else_than_names() -> None:
 
 
 @pytest.mark.parametrize("filling", [b"n", b"l0;"], ids=["nothing", "lists"])
-async def test_a_frame_of_countless_values_stops_nobody(filling: bytes) -> None:
+async def test_frame_of_millions_of_values_does_not_block_the_event_loop(filling: bytes) -> None:
     count = 20_000_000 // len(filling)
     body = b"d2;" + encode("id") + b"i1;" + encode("paths") + b"l%d;" % count + filling * count
     bomb = len(body).to_bytes(4, "big") + body
     async with sandbox({"list": lambda _: bomb}) as box:
-        assert await others_wait(box.list_dir("/"), SandboxTransportError) < 2.0
+        assert await longest_block(box.list_dir("/"), SandboxTransportError) < 2.0
 
 
-async def test_answers_that_nobody_waits_for_are_not_read_for_ever() -> None:
+async def test_flood_of_unrequested_replies_does_not_block_the_event_loop() -> None:
     flood = frame({"id": 0}) * 50_000
     async with sandbox({"read": lambda _: flood}) as box:
-        assert await others_wait(box.read_file("a"), SandboxTransportError) < 1.0
+        assert await longest_block(box.read_file("a"), SandboxTransportError) < 1.0
 
 
-async def test_an_answer_comes_once() -> None:
+async def test_second_reply_to_a_request_is_rejected() -> None:
     twice = frame({"id": 1, "data": b"first"}) + frame({"id": 1, "data": b"again"})
     async with sandbox({"read": lambda request: twice if request["id"] == 1 else {"data": b"x"}}) as box:
         assert await box.read_file("a") == b"first"
@@ -160,7 +160,7 @@ async def test_an_answer_comes_once() -> None:
             await box.read_file("a")
 
 
-async def test_a_greeting_that_no_agent_gives() -> None:
+async def test_malformed_greetings_raise_transport_errors() -> None:
     environments: list[Any] = [[], {"A": 1}, {"A=B": "x"}, {"A": "x\0y"}, {"": "x"}, {"A": "x" * (5 << 20)}]
     addresses = (["10.0.0.1"], ["10.0.0.1", 443], ["10.0.0.1", "https"], ["10.0.0.1", "99999"])
     for greeting in (*({"env": env} for env in environments), *({"api": api} for api in addresses)):
@@ -174,7 +174,7 @@ async def test_a_greeting_that_no_agent_gives() -> None:
         await client.close()
 
 
-async def test_a_tree_that_no_folder_has() -> None:
+async def test_malformed_trees_raise_transport_errors() -> None:
     rows = [b"1\0a", b"1 7 9\0a", b"-1 7\0a", b"1 " + b"9" * 30 + b"\0a", b"1 7"]
     names = [b"", b"/etc/passwd", b"../../etc/passwd", b"a/../../b", b"a//b", b"."]
     rows += [b"1 7\0" + name for name in names]
@@ -192,8 +192,8 @@ def fetched(**files: tuple[int, bytes]) -> Callable[[dict[str, Any]], Any]:
     return lambda request: {"files": [list(files[name]) for name in request["names"]]}
 
 
-async def test_files_behind_a_link_never_leave_the_hosts_own_folder(tmp_path: Path) -> None:
-    """A tree that holds ``a`` as a link and ``a/b`` as a file would be written through the link."""
+async def test_files_below_a_link_are_not_written_through_it_on_the_host(tmp_path: Path) -> None:
+    """A tree with the link ``a`` and the file ``a/b`` would be written through the link."""
     listed = tree(("a", LINK, 9), ("a/b", FILE, 4))
     files = fetched(**{"a": (LINK, str(tmp_path).encode()), "a/b": (FILE, b"evil")})
     async with sandbox({"tree": lambda _: listed, "fetch": files}) as box:
@@ -211,14 +211,14 @@ async def test_files_behind_a_link_never_leave_the_hosts_own_folder(tmp_path: Pa
     [("x" * 300, (FILE, b"")), ("a", (LINK, b"")), ("a", (LINK, b"b\0c")), ("a", (LINK, b"x" * 5000))],
     ids=["a name too long", "a link to nothing", "a link with NUL", "a link too long"],
 )
-async def test_files_that_no_file_system_takes(name: str, state: tuple[int, bytes]) -> None:
+async def test_files_that_cannot_be_created_raise_a_patch_error(name: str, state: tuple[int, bytes]) -> None:
     listed = tree((name, state[0], len(state[1])))
     async with sandbox({"tree": lambda _: listed, "fetch": fetched(**{name: state})}) as box:
         with pytest.raises(PatchError, match="cannot create"):
             await box.diff()
 
 
-async def test_contents_that_no_file_has() -> None:
+async def test_malformed_file_contents_raise_transport_errors() -> None:
     rows: list[Any] = [None, [], [7], [[FILE]], [[FILE, b""]] * 2, [[FILE, "x"]], [["x", b""]], [[-1, b""]]]
     for files in (*rows, [[1 << 40, b""]]):
         answers = {"tree": always(tree(("a", FILE, 1))), "fetch": always({"files": files})}
@@ -227,8 +227,8 @@ async def test_contents_that_no_file_has() -> None:
                 await box.diff()
 
 
-async def test_sizes_that_are_lies_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that claim to be empty, with 640 KiB in every portion: the second one is too much."""
+async def test_understated_file_sizes_do_not_exhaust_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files listed as empty, with 640 KiB in every batch: the second batch exceeds the limit."""
     monkeypatch.setattr("engine.sandbox.agent_sandbox._MAX_CHANGES_BYTES", 1 << 20)
     asked: list[str] = []
 
@@ -243,8 +243,8 @@ async def test_sizes_that_are_lies_do_not_fill_the_memory(monkeypatch: pytest.Mo
     assert len(asked) == 2000
 
 
-async def test_what_was_removed_counts_as_well() -> None:
-    """The image's content is the host's to load, so removing much of it is bounded like adding much."""
+async def test_removed_files_count_toward_the_limits_of_a_patch() -> None:
+    """The host loads removed content from the image, so removals are limited like additions."""
     large = {"data.bin": (FILE, 65 << 20, 7)}
     async with sandbox({"tree": lambda _: tree()}, base_tree=large) as box:
         with pytest.raises(PatchError, match="more than 64 MiB"):
@@ -255,7 +255,7 @@ async def test_what_was_removed_counts_as_well() -> None:
             await box.diff()
 
 
-async def test_a_patch_fits_into_an_event() -> None:
+async def test_patch_too_large_for_an_event_is_rejected() -> None:
     data = b"0123456789abcde\n" * (1 << 19)
     listed = tree(("a", FILE, len(data)))
     async with sandbox({"tree": lambda _: listed, "fetch": fetched(a=(FILE, data))}) as box:
@@ -263,7 +263,7 @@ async def test_a_patch_fits_into_an_event() -> None:
             await box.diff()
 
 
-async def test_a_folder_that_cannot_be_listed_is_no_failure_of_the_sandbox() -> None:
+async def test_unreadable_folder_raises_a_patch_error_not_a_sandbox_error() -> None:
     async with sandbox({"tree": lambda _: {"errno": 13, "message": "Permission denied"}}) as box:
         with pytest.raises(PatchError, match="cannot be read: Permission denied") as caught:
             await box.diff()

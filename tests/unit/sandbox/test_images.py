@@ -1,4 +1,4 @@
-"""Image folders: what they need moves along with the data folder, or is missed by name."""
+"""Image folders: mounts follow the data folder when it moves; missing ones are named."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_mounts_below_the_data_folder_move_with_it(tmp_path: Path) -> None:
     assert load_image(moved, "toy").binds == expected
 
 
-def test_a_mount_that_is_gone_is_named(tmp_path: Path) -> None:
+def test_missing_mount_is_named(tmp_path: Path) -> None:
     home, tree = tmp_path / "home", tmp_path / "tree"
     for folder in (home / "toolchain", tree):
         folder.mkdir(parents=True)

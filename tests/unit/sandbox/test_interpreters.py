@@ -1,4 +1,4 @@
-"""The launcher finds a Python that is new enough, and says so when there is none."""
+"""Launcher of the agent: selection of a recent Python, and its error when there is none."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def run(argv: list[str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(argv, capture_output=True, text=True, env={"PATH": "/nowhere"}, timeout=240)
 
 
-def aged(folder: Path, version: str) -> str:
-    """A Python that says it is ``version``."""
+def fake_python(folder: Path, version: str) -> str:
+    """Create an interpreter that reports ``version`` as its own."""
     path = folder / "aged"
     path.write_text(
         "#!/bin/sh\n"
@@ -27,22 +27,22 @@ def aged(folder: Path, version: str) -> str:
     return str(path)
 
 
-def test_it_becomes_the_first_python_there_is() -> None:
+def test_launcher_becomes_the_first_existing_python() -> None:
     with subprocess.Popen(
         launcher(_SHOW, ["/no/such/python", sys.executable]), stdout=subprocess.PIPE, text=True
     ) as process:
         out, _ = process.communicate(timeout=240)
-    assert out == f'[["-c"], {process.pid}, 1]\n'  # the same process: an init stays the init
+    assert out == f'[["-c"], {process.pid}, 1]\n'  # the same process, so that PID 1 remains PID 1
 
 
-def test_a_python_that_is_too_old_hands_over_to_the_next(tmp_path: Path) -> None:
-    done = run(launcher("print(sys.version_info[:2])", [aged(tmp_path, "(3, 6)"), sys.executable]))
-    assert done.stdout == f"{sys.version_info[:2]}\n", done.stderr
-    alone = run(launcher("print(1)", [aged(tmp_path, "(2, 7)")]))
-    assert (alone.returncode, alone.stdout) == (NO_PYTHON_STATUS, "")
+def test_launcher_skips_pythons_that_are_too_old(tmp_path: Path) -> None:
+    result = run(launcher("print(sys.version_info[:2])", [fake_python(tmp_path, "(3, 6)"), sys.executable]))
+    assert result.stdout == f"{sys.version_info[:2]}\n", result.stderr
+    rejected = run(launcher("print(1)", [fake_python(tmp_path, "(2, 7)")]))
+    assert (rejected.returncode, rejected.stdout) == (NO_PYTHON_STATUS, "")
 
 
-def test_without_any_it_says_where_it_looked() -> None:
-    done = run(launcher("print(1)", ["/none/python", "nope"]))
-    assert (done.returncode, done.stdout) == (NO_PYTHON_STATUS, "")
-    assert done.stderr == f"{NO_PYTHON} (looked for /none/python, nope)\n"
+def test_launcher_without_python_reports_the_searched_paths() -> None:
+    result = run(launcher("print(1)", ["/none/python", "nope"]))
+    assert (result.returncode, result.stdout) == (NO_PYTHON_STATUS, "")
+    assert result.stderr == f"{NO_PYTHON} (looked for /none/python, nope)\n"

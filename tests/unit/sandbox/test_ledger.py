@@ -1,4 +1,4 @@
-"""The ledger of local sandboxes: no entry keeps a reaper from the others."""
+"""Ledger of local sandboxes: damaged entries do not hide the others."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_ANOTHER_VERSION = json.dumps({**asdict(ENTRY), "host": "x"})
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", "\xff", _OF_ANOTHER_VERSION], ids=lambda text: text[:8] or "empty"
 )
-def test_a_damaged_entry_is_skipped_and_goes_when_it_is_old(tmp_path: Path, text: str) -> None:
+def test_damaged_entry_is_skipped_and_removed_once_it_is_old(tmp_path: Path, text: str) -> None:
     ledger, damaged = Ledger(tmp_path), tmp_path / "bad.json"
     ledger.write(ENTRY)
     ledger.write(replace(ENTRY, id="worse"))

@@ -1,4 +1,4 @@
-"""The agent's TCP door: who is let in, how often, and for how long."""
+"""The agent's TCP listener: one client with the token, within time limits."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ def start(port: int, accept_s: float = 120.0, handshake_s: float = 60.0) -> subp
 
 
 def connect(port: int) -> socket.socket:
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port), 120)
         except ConnectionRefusedError:
-            assert time.monotonic() < give_up
+            assert time.monotonic() < deadline
             time.sleep(0.01)
 
 
@@ -54,10 +54,10 @@ def exactly(sock: socket.socket, size: int) -> bytes:
     return data
 
 
-def cut(sock: socket.socket) -> bool:
+def closed_by_agent(sock: socket.socket) -> bool:
     try:
         return sock.recv(1) == b""
-    except ConnectionResetError:  # it had not read everything
+    except ConnectionResetError:  # the agent left data unread
         return True
 
 
@@ -73,18 +73,18 @@ def agent(port: int) -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_the_token_opens_the_door_once_and_the_end_of_the_connection_ends_the_agent(
+def test_token_admits_one_client_and_its_disconnect_ends_the_agent(
     agent: subprocess.Popen[bytes], port: int
 ) -> None:
     for wrong in (b"\0" * 32, b"", TOKEN[:-1]):
         with connect(port) as stranger:
             stranger.sendall(frame({"token": wrong}))
-            assert cut(stranger)
+            assert closed_by_agent(stranger)
     too_long = (1 << 20).to_bytes(4, "big")
     for nonsense in (b"GET / HTTP/1.1\r\n\r\n", frame([1]), frame({"token": "text"}), too_long):
         with connect(port) as stranger:
             stranger.sendall(nonsense)
-            assert cut(stranger)
+            assert closed_by_agent(stranger)
     with connect(port) as client:
         client.sendall(frame({"token": TOKEN}))
         greeting = receive(client)
@@ -113,13 +113,13 @@ def test_the_token_opens_the_door_once_and_the_end_of_the_connection_ends_the_ag
     assert agent.wait(120) == 0
 
 
-def test_nobody_in_time_ends_the_agent(port: int) -> None:
+def test_agent_without_a_client_in_time_ends(port: int) -> None:
     with start(port, accept_s=0.2) as process:
         assert process.wait(120) == 0
 
 
-def test_a_silent_client_does_not_hold_the_door(port: int) -> None:
+def test_silent_client_does_not_block_another_one(port: int) -> None:
     with start(port, handshake_s=1.0), connect(port) as silent, connect(port) as client:
         client.sendall(frame({"token": TOKEN}))
         assert isinstance(receive(client), dict)
-        assert cut(silent)
+        assert closed_by_agent(silent)

@@ -1,4 +1,4 @@
-"""The pool over a backend in memory: budgets, turns, records, clocks, pauses, refused images."""
+"""Sandbox pool over a backend in memory: budgets, fairness, records, clocks, pauses, refused images."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.fakes.memory_sandbox import MemoryBackend
 
 
 class Sink:
-    """Keeps validated events; refuses them once fenced."""
+    """Event sink that stores validated events and raises once it is fenced."""
 
     def __init__(self) -> None:
         self.events: list[Any] = []
@@ -48,16 +48,16 @@ class Sink:
         return [event for event in self.events if isinstance(event, event_type)]
 
     def states(self) -> dict[str, list[str]]:
-        """Lease → the states it was recorded in."""
-        found: dict[str, list[str]] = {}
+        """Return lease → its recorded states, in order."""
+        states_of: dict[str, list[str]] = {}
         for event in self.of(SandboxesChanged):
             for record in event.records:
-                found.setdefault(record.lease, []).append(record.state)
-        return found
+                states_of.setdefault(record.lease, []).append(record.state)
+        return states_of
 
 
-class Watched(MemoryBackend):
-    """Notes what the sink had recorded when a sandbox was started; ``places`` tells its startup."""
+class RecordingBackend(MemoryBackend):
+    """Backend that notes the number of recorded leases at each start, and the prepared images."""
 
     def __init__(self, sink: Sink, **changes: Any) -> None:
         super().__init__(**changes)
@@ -90,7 +90,7 @@ def config(**changes: Any) -> SandboxConfig:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports follow at once."""
+    """Shorten the interval between reports."""
     monkeypatch.setattr(report, "REPORT_S", 0.001)
 
 
@@ -100,9 +100,9 @@ async def hold(pool: SandboxPool, wanted: SandboxSpec, until: asyncio.Event, ord
         await until.wait()
 
 
-async def test_a_lease_is_on_record_before_its_sandbox_exists_and_until_it_is_gone() -> None:
+async def test_lease_is_recorded_before_its_sandbox_starts_and_when_it_closes() -> None:
     sink = Sink()
-    backend = Watched(sink)
+    backend = RecordingBackend(sink)
     pool = SandboxPool(backend, config(), sink=sink)
     async with pool.open(spec(image="local:x")) as sandbox:
         assert backend.recorded_before == [1]
@@ -118,7 +118,7 @@ async def test_a_lease_is_on_record_before_its_sandbox_exists_and_until_it_is_go
     assert backend.closed == 1
 
 
-async def test_budgets_hold_whoever_asks() -> None:
+async def test_concurrent_requests_stay_within_the_budgets() -> None:
     backend = MemoryBackend()
     pool = SandboxPool(backend, config(max_live=5, max_starting=2))
 
@@ -131,21 +131,21 @@ async def test_budgets_hold_whoever_asks() -> None:
     assert (pool.waiting, pool.starting, pool.live, pool.wanted) == (0, 0, 0, 0)
 
 
-async def test_lanes_take_turns_and_each_is_first_come_first_served() -> None:
+async def test_lanes_are_served_round_robin_and_each_first_in_first_out() -> None:
     pool = SandboxPool(MemoryBackend(), config(max_live=1, max_starting=1))
     order: list[str] = []
     until = asyncio.Event()
     until.set()
     wanted = [spec("train", n=str(n)) for n in range(4)] + [spec("grade"), spec("grade")]
     async with pool.open(spec("first")):
-        tasks = [asyncio.create_task(hold(pool, one, until, order)) for one in wanted]
+        tasks = [asyncio.create_task(hold(pool, request, until, order)) for request in wanted]
         await asyncio.sleep(0)
         assert pool.status()["waiting"] == 6
     await asyncio.gather(*tasks)
     assert order == ["train", "grade", "train", "grade", "train", "train"]
 
 
-async def test_waiting_too_long_is_a_failure_of_its_own_kind_and_gives_the_place_up() -> None:
+async def test_queue_timeout_is_counted_and_leaves_the_queue() -> None:
     pool = SandboxPool(MemoryBackend(), config(max_live=1, queue_timeout_s=0.02))
     async with pool.open(spec()):
         with pytest.raises(SandboxQueueTimeoutError, match=r"within 0\.02 s: 1 of 1 are live"):
@@ -156,7 +156,7 @@ async def test_waiting_too_long_is_a_failure_of_its_own_kind_and_gives_the_place
         assert pool.status()["failures"] == {"queue_timeout": 1}
 
 
-async def test_cancelled_waiters_leave_no_trace_even_when_their_turn_has_just_come() -> None:
+async def test_cancelled_requests_leave_the_queue_even_if_just_admitted() -> None:
     sink = Sink()
     pool = SandboxPool(MemoryBackend(), config(max_live=1), sink=sink)
     until = asyncio.Event()
@@ -166,8 +166,8 @@ async def test_cancelled_waiters_leave_no_trace_even_when_their_turn_has_just_co
         await asyncio.sleep(0)
         waiting[0].cancel()
         waiting[0].cancel()
-        await stack.aclose()  # the next one is given the place …
-        waiting[1].cancel()  # … and cancelled before it knows
+        await stack.aclose()  # admits the next request …
+        waiting[1].cancel()  # … which is cancelled before it resumes
         with suppress(asyncio.CancelledError):
             await waiting[1]
     until.set()
@@ -177,7 +177,7 @@ async def test_cancelled_waiters_leave_no_trace_even_when_their_turn_has_just_co
     assert all(states[-1] == "closed" for states in sink.states().values())
 
 
-async def test_a_fenced_run_starts_nothing() -> None:
+async def test_fenced_run_starts_no_sandbox() -> None:
     sink = Sink()
     backend = MemoryBackend()
     pool = SandboxPool(backend, config(), sink=sink)
@@ -188,7 +188,7 @@ async def test_a_fenced_run_starts_nothing() -> None:
     assert (backend.started, pool.starting, pool.waiting) == ([], 0, 0)
 
 
-async def test_failed_starts_pause_the_pool_and_one_success_brings_the_rest(quick: None) -> None:
+async def test_failed_starts_pause_the_pool_until_a_success(quick: None) -> None:
     sink = Sink()
     backend = MemoryBackend(faults=[SandboxStartError("no room") for _ in range(3)])
     began, breaker = time.monotonic(), Breaker(failures=2, first_pause_s=0.5)
@@ -212,7 +212,7 @@ async def test_failed_starts_pause_the_pool_and_one_success_brings_the_rest(quic
     assert len(sink.of(Alert)) == 1, "a pause that goes on is told once"
 
 
-async def test_a_bad_image_costs_a_few_starts_and_harms_no_other() -> None:
+async def test_bad_image_is_refused_after_a_few_starts_without_a_pause() -> None:
     sink = Sink()
     backend = MemoryBackend(faults=[ImageError("registry says 404") for _ in range(9)])
     pool = SandboxPool(
@@ -233,7 +233,7 @@ async def test_a_bad_image_costs_a_few_starts_and_harms_no_other() -> None:
     await pool.prepare({"bad": 2, "good": 3, "other": 9})
 
 
-async def test_images_of_registries_that_the_run_may_not_use_are_refused() -> None:
+async def test_images_of_unlisted_registries_are_refused() -> None:
     config = SandboxConfig(backend="docker", registries=("docker.io", "reg.test:5000"))
     pool = SandboxPool(MemoryBackend(), config)
     for image in ("python:3.11", "acme/tests@sha256:1", "reg.test:5000/a/b", "local:toy", "dockerfile:1"):
@@ -257,8 +257,8 @@ async def test_images_of_registries_that_the_run_may_not_use_are_refused() -> No
         check_registries(["a/b", "ghcr.io/c"], config)
 
 
-async def test_prepare_stays_within_the_budget_and_leaves_refused_images_out() -> None:
-    backend = Watched(Sink(), faults=[ImageError("404")])
+async def test_prepare_stays_within_the_budget_and_skips_refused_images() -> None:
+    backend = RecordingBackend(Sink(), faults=[ImageError("404")])
     pool = SandboxPool(backend, config(max_live=4), images=ImageHealth(failures=1))
     with pytest.raises(ImageError):
         async with pool.open(spec(image="bad")):
@@ -267,7 +267,7 @@ async def test_prepare_stays_within_the_budget_and_leaves_refused_images_out() -
     assert backend.prepared == [{"good": 3, "other": 1}]
 
 
-async def test_what_fails_in_use_is_counted_and_recorded() -> None:
+async def test_failures_of_leased_sandboxes_are_counted_and_recorded() -> None:
     sink = Sink()
     pool = SandboxPool(MemoryBackend(), config(), sink=sink)
     with pytest.raises(SandboxDiedError):
@@ -279,9 +279,9 @@ async def test_what_fails_in_use_is_counted_and_recorded() -> None:
     assert sink.of(PoolStatus)[-1].failures == {"died": 1}
 
 
-async def test_clocks_and_nodes_of_the_snapshot() -> None:
+async def test_status_reports_clocks_and_nodes() -> None:
     sink = Sink()
-    pool = SandboxPool(Watched(sink), config(), sink=sink)
+    pool = SandboxPool(RecordingBackend(sink), config(), sink=sink)
     async with pool.open(spec(node="a")), pool.open(spec(node="b")):
         pool.observe("exec", 0.3)
         assert pool.status()["nodes"] == {"a": 1, "b": 1}
@@ -296,7 +296,7 @@ async def test_clocks_and_nodes_of_the_snapshot() -> None:
     assert (status.opened, status.wanted, status.max_live) == (2, 0, 4)
 
 
-async def test_more_boxes_than_wanted_stop_creation_and_nothing_is_torn_down(quick: None) -> None:
+async def test_surplus_sandboxes_pause_creation_and_live_ones_remain(quick: None) -> None:
     class Cluster(MemoryBackend):
         existing = 50
 
@@ -325,7 +325,7 @@ async def test_more_boxes_than_wanted_stop_creation_and_nothing_is_torn_down(qui
     assert status.blocked == {"no node has room": 2, "quota": 1}
 
 
-async def test_a_thousand_sandboxes_are_few_and_small_events() -> None:
+async def test_thousand_sandboxes_cause_few_and_small_events() -> None:
     sink = Sink()
     pool = SandboxPool(MemoryBackend(), SandboxConfig(max_live=256, max_starting=64), sink=sink)
 
@@ -337,7 +337,7 @@ async def test_a_thousand_sandboxes_are_few_and_small_events() -> None:
     await pool.close()
     states = sink.states()
     assert len(states) == 1000
-    assert all(found[0] == "leased" and found[-1] == "closed" for found in states.values())
+    assert all(recorded[0] == "leased" and recorded[-1] == "closed" for recorded in states.values())
     assert len(sink.events) < 150
-    assert Counter(state for found in states.values() for state in found)["closed"] == 1000
+    assert Counter(state for recorded in states.values() for state in recorded)["closed"] == 1000
     assert sum(len(event.model_dump_json()) for event in sink.events) < 1_500_000

@@ -1,4 +1,4 @@
-"""The preflight of every backend names the programs that apply patches on this machine."""
+"""Preflight of every backend: programs that apply patches on this machine."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ async def test_programs_that_apply_patches_are_required(
 ) -> None:
     assert await preflight(MemoryBackend()) == []
     monkeypatch.setenv("PATH", str(tmp_path))
-    found = await preflight(MemoryBackend())
-    assert [(one.severity, one.message.partition(" is not installed")[0]) for one in found] == [
+    findings = await preflight(MemoryBackend())
+    assert [(f.severity, f.message.partition(" is not installed")[0]) for f in findings] == [
         ("error", "git"),
         ("error", "patch"),
     ]
-    assert "apt-get install patch" in found[1].message
+    assert "apt-get install patch" in findings[1].message

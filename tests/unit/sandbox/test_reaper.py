@@ -1,4 +1,4 @@
-"""One reaper for all backends: asked at the same time, each once, none keeps the others waiting."""
+"""Reaper of all backends: it calls each backend once, concurrently and with a time limit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from engine.sandbox.reaper import Reaped, reap_all
 from tests.fakes.memory_sandbox import MemoryBackend
 
 
-class Graveyard(MemoryBackend):
-    """A backend with orphans, with trouble, or without an answer."""
+class ReapableBackend(MemoryBackend):
+    """Backend that reaps three orphans, fails or never returns, depending on its kind."""
 
     asked: list[tuple[str, str | None]] = []
     closed: list[str] = []
@@ -39,30 +39,30 @@ class Graveyard(MemoryBackend):
 
 
 @pytest.fixture(autouse=True)
-def graveyards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaper, "make_backend", lambda config, _home: Graveyard(config))
-    Graveyard.asked, Graveyard.closed = [], []
+def reapable_backends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reaper, "make_backend", lambda config, _home: ReapableBackend(config))
+    ReapableBackend.asked, ReapableBackend.closed = [], []
 
 
 def config(backend: str, **changes: Any) -> SandboxConfig:
     return SandboxConfig.model_validate({"backend": backend, **changes})
 
 
-async def test_trouble_with_one_backend_does_not_keep_the_others(tmp_path: Path) -> None:
+async def test_failing_backends_do_not_block_the_others(tmp_path: Path) -> None:
     configs = [config(name) for name in ("local", "docker", "kubernetes")]
-    found = await reap_all(configs, tmp_path, run_id="7", timeout_s=0.05)
-    assert found == [
+    results = await reap_all(configs, tmp_path, run_id="7", timeout_s=0.05)
+    assert results == [
         Reaped(backend="local", removed=3),
         Reaped(backend="docker", error="no daemon at the socket"),
         Reaped(backend="kubernetes", error="no answer within 0.05 s"),
     ]
-    assert sorted(Graveyard.closed) == ["docker", "kubernetes", "local"]
-    assert {run for _, run in Graveyard.asked} == {"7"}
+    assert sorted(ReapableBackend.closed) == ["docker", "kubernetes", "local"]
+    assert {run for _, run in ReapableBackend.asked} == {"7"}
 
 
-async def test_settings_that_reach_the_same_backend_ask_it_once(tmp_path: Path) -> None:
-    found = await reap_all([config("local"), config("local", max_live=3)], tmp_path)
-    assert [reaped.removed for reaped in found] == [3]
+async def test_configs_of_the_same_backend_reap_it_once(tmp_path: Path) -> None:
+    results = await reap_all([config("local"), config("local", max_live=3)], tmp_path)
+    assert [reaped.removed for reaped in results] == [3]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -71,7 +71,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return command.main()
 
 
-def test_the_command(
+def test_reap_command_reports_results_and_errors(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = tmp_path / "settings.json"
@@ -83,10 +83,10 @@ def test_the_command(
         {"backend": "docker", "removed": 0, "error": "no daemon at the socket"},
     ]
     assert run(monkeypatch, *arguments, "--backend", "docker") == 1, "what was asked for by name must work"
-    said = capsys.readouterr()
-    assert (said.out, said.err) == ("0 removed\n", "docker: no daemon at the socket\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("0 removed\n", "docker: no daemon at the socket\n")
     assert run(monkeypatch, "reap") == 0
-    assert Graveyard.asked[-1] == ("local", None)
+    assert ReapableBackend.asked[-1] == ("local", None)
     settings.write_text("{}")
     assert run(monkeypatch, *arguments) == 1
     assert "--config" in capsys.readouterr().err

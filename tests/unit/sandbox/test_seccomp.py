@@ -1,4 +1,4 @@
-"""The profile of system calls: its table, the programs made from it, and the JSON of container runtimes."""
+"""Seccomp profile: its table, the BPF programs compiled from it, and the JSON for container runtimes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def refuse(number: int) -> int:
 
 
 def run(code: bytes, arch: int, number: int, arguments: Sequence[int] = ()) -> int:
-    """Interpret a program as the kernel does and return its answer."""
+    """Interpret a BPF program as the kernel does and return its verdict."""
     data = struct.pack("=IIQ6Q", number, arch, 0, *[*arguments, *[0] * 6][:6])
     instructions = [struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
     at = accumulator = 0
@@ -49,16 +49,16 @@ def run(code: bytes, arch: int, number: int, arguments: Sequence[int] = ()) -> i
 
 
 @pytest.mark.parametrize("architecture", list(Architecture))
-def test_every_call_of_the_table_gets_its_verdict(architecture: Architecture) -> None:
+def test_programs_return_the_verdict_of_every_listed_syscall(architecture: Architecture) -> None:
     code, conditional = program(architecture), {rule.name for rule in RULES}
     for row in syscalls():
         if architecture in row.numbers and row.name not in conditional:
-            answer = run(code, TOKENS[architecture], row.numbers[architecture], [0xFFFFFFFFFFFFFFFF] * 6)
-            assert answer == (refuse(row.verdict.errno) if row.verdict.errno else ALLOW), row.name
+            verdict = run(code, TOKENS[architecture], row.numbers[architecture], [0xFFFFFFFFFFFFFFFF] * 6)
+            assert verdict == (refuse(row.verdict.errno) if row.verdict.errno else ALLOW), row.name
 
 
 @pytest.mark.parametrize("architecture", list(Architecture))
-def test_unknown_calls_and_those_of_other_architectures_are_refused(architecture: Architecture) -> None:
+def test_unknown_syscalls_and_foreign_architectures_are_refused(architecture: Architecture) -> None:
     code, token = program(architecture), TOKENS[architecture]
     known = {row.numbers[architecture] for row in syscalls() if architecture in row.numbers}
     for number in [*sorted(set(range(1024)) - known), 0x40000000, 0x40000027, 0x7FFFFFFF, 0xFFFFFFFF]:
@@ -94,15 +94,15 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("architecture", list(Architecture))
-def test_arguments_are_judged(architecture: Architecture) -> None:
+def test_syscall_arguments_are_checked(architecture: Architecture) -> None:
     code, token = program(architecture), TOKENS[architecture]
     numbers = {row.name: row.numbers.get(architecture, -1) for row in syscalls()}
     for name, arguments, error in ARGUMENTS:
-        answer = run(code, token, numbers[name], arguments)
-        assert answer == (refuse(error) if error else ALLOW), (name, arguments)
+        verdict = run(code, token, numbers[name], arguments)
+        assert verdict == (refuse(error) if error else ALLOW), (name, arguments)
 
 
-def test_what_agents_do_not_need_is_not_allowed() -> None:
+def test_needless_and_dangerous_syscalls_are_not_allowed() -> None:
     verdicts = {row.name: row.verdict for row in syscalls()}
     for name in (
         *("io_uring_setup", "userfaultfd", "keyctl", "add_key", "request_key", "bpf", "perf_event_open"),
@@ -113,23 +113,23 @@ def test_what_agents_do_not_need_is_not_allowed() -> None:
 
 
 @pytest.mark.parametrize("architecture", list(Architecture))
-def test_numbers_are_those_of_libseccomp(architecture: Architecture) -> None:
+def test_syscall_numbers_match_libseccomp(architecture: Architecture) -> None:
     try:
         library = ctypes.CDLL("libseccomp.so.2")
     except OSError:
         pytest.skip("libseccomp is not installed")
     resolve = library.seccomp_syscall_resolve_name_arch
     resolve.argtypes = [ctypes.c_uint32, ctypes.c_char_p]
-    wrong = []
+    mismatches = []
     for row in syscalls():
-        theirs = resolve(TOKENS[architecture], row.name.encode())
-        known = theirs != -1  # otherwise the call is newer than the library
-        if known and (theirs if theirs >= 0 else None) != row.numbers.get(architecture):
-            wrong.append((row.name, theirs))
-    assert wrong == []
+        expected = resolve(TOKENS[architecture], row.name.encode())
+        known = expected != -1  # otherwise the call is newer than the library
+        if known and (expected if expected >= 0 else None) != row.numbers.get(architecture):
+            mismatches.append((row.name, expected))
+    assert mismatches == []
 
 
-def test_runtimes_get_the_same_profile() -> None:
+def test_runtime_profiles_match_the_syscall_table() -> None:
     for profile in (docker_profile(), runtime_profile()):
         assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
         named: dict[str, list[dict[str, object]]] = {}

@@ -1,4 +1,4 @@
-"""The process that starts local sandboxes ends with its owner, however that ends."""
+"""Spawn server of local sandboxes: it ends cleanly whenever its owner ends."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sys
 from engine.sandbox.local import spawn_server
 
 
-def test_an_owner_that_was_killed_before_it_read_everything_leaves_no_traceback() -> None:
-    """Its log is the run's: the last line is shown as the reason for which an attempt ended."""
+def test_owner_killed_with_unread_events_leaves_no_traceback() -> None:
+    """The server writes to the run's log, whose last line is shown as the reason why an attempt ended."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, open(os.devnull, "r+b") as null:
         with theirs:

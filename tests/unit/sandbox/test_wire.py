@@ -1,4 +1,4 @@
-"""The agent protocol's encoding: everything comes back, nothing hostile gets further than ValueError."""
+"""Agent protocol: lossless encoding, and typed errors for malformed, late or missing messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUE: dict[str, object] = {
 }  # fmt: skip
 
 
-def test_everything_comes_back() -> None:
+def test_encoding_is_lossless_and_rejects_unsupported_values() -> None:
     assert decode(encode(VALUE)) == VALUE
     assert decode(encode(True)) is True
     with pytest.raises(TypeError):
@@ -29,7 +29,7 @@ def test_everything_comes_back() -> None:
         frame(b"x" * (MAX_FRAME + 1))
 
 
-def test_damaged_input_is_a_value_error_or_another_value() -> None:
+def test_decoding_damaged_input_raises_only_value_errors() -> None:
     generator = random.Random(0)
     whole = encode(VALUE)
     for _ in range(3000):
@@ -44,7 +44,7 @@ def test_damaged_input_is_a_value_error_or_another_value() -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"x", b"i5", b"b9;abc", b"b-1;", b"l99999999;", b"d1;i1;i1;", b"l1;" * 5000, b"nn"]
 )
-def test_nonsense_is_a_value_error(data: bytes) -> None:
+def test_decoding_malformed_input_raises_value_error(data: bytes) -> None:
     with pytest.raises(ValueError):
         decode(data)
 
@@ -66,7 +66,9 @@ async def client_and_agent() -> tuple[AgentClient, socket.socket]:
         (frame({"id": 1, "errno": 2, "message": "gone"}), FileNotFoundError),
     ],
 )
-async def test_a_hostile_agent_is_a_typed_error(answer: bytes, error: type[Exception]) -> None:
+async def test_malformed_and_failing_replies_raise_typed_errors(
+    answer: bytes, error: type[Exception]
+) -> None:
     client, agent = await client_and_agent()
     agent.send(answer)
     with pytest.raises(error):
@@ -75,7 +77,7 @@ async def test_a_hostile_agent_is_a_typed_error(answer: bytes, error: type[Excep
     agent.close()
 
 
-async def test_a_lost_agent_is_a_death_with_its_reason_and_stays_one() -> None:
+async def test_every_call_to_a_dead_agent_raises_its_reason() -> None:
     client, agent = await client_and_agent()
     agent.close()
     for _ in range(2):
@@ -84,7 +86,7 @@ async def test_a_lost_agent_is_a_death_with_its_reason_and_stays_one() -> None:
     await client.close()
 
 
-async def test_a_silent_agent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_to_a_silent_agent_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.sandbox.client.GRACE_S", 0.05)
     client, agent = await client_and_agent()
     with pytest.raises(SandboxTransportError, match="no reply"):
@@ -93,7 +95,7 @@ async def test_a_silent_agent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> No
     agent.close()
 
 
-async def test_a_missing_greeting_is_a_transport_error() -> None:
+async def test_missing_greeting_raises_a_transport_error() -> None:
     client, agent = await client_and_agent()
     with pytest.raises(SandboxTransportError, match="no greeting"):
         await client.hello(0.05)
