@@ -66,9 +66,7 @@ async def client_and_agent() -> tuple[AgentClient, socket.socket]:
         (frame({"id": 1, "errno": 2, "message": "gone"}), FileNotFoundError),
     ],
 )
-async def test_malformed_and_failing_replies_raise_typed_errors(
-    answer: bytes, error: type[Exception]
-) -> None:
+async def test_malformed_or_failed_replies_raise_typed_errors(answer: bytes, error: type[Exception]) -> None:
     client, agent = await client_and_agent()
     agent.send(answer)
     with pytest.raises(error):

@@ -128,9 +128,7 @@ async def test_only_rbac_refusals_of_a_previously_used_right_are_retried(tmp_pat
         ("GET", "/api/v1/namespaces/n", {}, ("get", "", "namespaces")),
     ],
 )
-def test_requests_map_to_rights(
-    method: str, path: str, query: dict[str, str], right: tuple[str, ...]
-) -> None:
+def test_rights_of_requests(method: str, path: str, query: dict[str, str], right: tuple[str, ...]) -> None:
     needed = right_for(method, path, query)
     rights = Rights()
     assert needed == right
