@@ -1,4 +1,4 @@
-"""Sources to import, and what an import left behind."""
+"""Sources to import, and readers of the files that an import wrote."""
 # ruff: noqa: E501  (literal rows)
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.unit.datasets.importers import rows
 
 
 def numbered(number: int, **changes: Any) -> dict[str, Any]:
-    """One of many different rows of SWE-rebench."""
+    """Return a row of SWE-rebench that differs by its number."""
     statement = f"{rows.STATEMENT} Seen in build {number}."
     base = {"instance_id": f"acme__pkg-{number}", "problem_statement": statement}
     return rows.swe_rebench(**{**base, **changes})

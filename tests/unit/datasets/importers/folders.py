@@ -1,4 +1,4 @@
-"""Hand-made task folders of SWE-bench 5 and of Harbor."""
+"""Hand-written task folders of SWE-bench 5 and of Harbor."""
 # ruff: noqa: E501, W293  (literal rows)
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ memory_mb = 2048
 
 
 def write(folder: Path, files: dict[str, str | bytes]) -> Path:
-    """A folder with these files."""
+    """Write the given files below a folder and return it."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ def write(folder: Path, files: dict[str, str | bytes]) -> Path:
 
 
 def task_repo(root: Path, instance_id: str = "acme__pkg-5", **changes: str | None) -> Path:
-    """One instance of a task repository; a change of None leaves the file out."""
+    """Write one instance of a task repository; a change of None omits the file."""
     files: dict[str, str | bytes | None] = {
         "task.yaml": (
             f"instance_id: {instance_id}\nrepo: acme/pkg\nversion: 1.10\nbase_commit: {SHA}\nsplit: test\n"
@@ -56,7 +56,7 @@ def task_repo(root: Path, instance_id: str = "acme__pkg-5", **changes: str | Non
 
 
 def harbor_task(root: Path, name: str = "clamp", **changes: str | bytes | None) -> Path:
-    """A Harbor task; a change of None leaves the file out."""
+    """Write a Harbor task; a change of None omits the file."""
     files: dict[str, str | bytes | None] = {
         "task.toml": HARBOR_TOML,
         "instruction.md": STATEMENT,

@@ -1,4 +1,4 @@
-"""Small hand-made rows of every published schema; ``SECRETS`` are what no agent may see of them."""
+"""Small hand-written rows of every published schema; agents must not see their ``SECRETS``."""
 # ruff: noqa: E501, W293  (literal rows)
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 
 def swe_bench(**changes: Any) -> dict[str, Any]:
-    """A classic row, lists as JSON strings."""
+    """Return a classic row of SWE-bench: lists as JSON strings."""
     return {
         "instance_id": "astropy__astropy-1", "repo": "astropy/astropy", "base_commit": SHA, "patch": CODE_PATCH,
         "test_patch": TEST_PATCH, "problem_statement": STATEMENT, "hints_text": "secret hint", "version": "4.3",
@@ -62,7 +62,7 @@ def swe_bench(**changes: Any) -> dict[str, Any]:
 
 
 def swe_bench_v5(**changes: Any) -> dict[str, Any]:
-    """A row of version 5: it brings its image, script and parser."""
+    """Return a row of SWE-bench 5: includes image, script and parser."""
     script = (
         "#!/bin/bash\n: '>>>>> Start Test Output'\npytest -rA tests/test_core.py\n: '>>>>> End Test Output'\n"
     )
@@ -73,7 +73,7 @@ def swe_bench_v5(**changes: Any) -> dict[str, Any]:
 
 
 def swe_gym(**changes: Any) -> dict[str, Any]:
-    """SWE-Gym: native lists, no image."""
+    """Return a row of SWE-Gym: native lists, no image."""
     row = swe_bench(instance_id="python__mypy-10", repo="python/mypy", version="1.7")
     row["FAIL_TO_PASS"], row["PASS_TO_PASS"] = list(F2P), list(P2P)
     del row["difficulty"], row["environment_setup_commit"]
@@ -81,7 +81,7 @@ def swe_gym(**changes: Any) -> dict[str, Any]:
 
 
 def swe_rebench(**changes: Any) -> dict[str, Any]:
-    """SWE-rebench v1."""
+    """Return a row of SWE-rebench v1."""
     config = {
         "install": "pip install -e .", "log_parser": "parse_log_pytest", "python": "3.9", "env_vars": {"A": "b c"},
         "test_cmd": "pytest --no-header -rA",
@@ -93,7 +93,7 @@ def swe_rebench(**changes: Any) -> dict[str, Any]:
 
 
 def swe_rebench_v2(**changes: Any) -> dict[str, Any]:
-    """SWE-rebench V2: colours and durations in test names, parsers of its own."""
+    """Return a row of SWE-rebench V2: colours and durations in test names, its own parsers."""
     row = swe_rebench(language="go", image_name="docker.io/swerebenchv2/acme-pkg:3", **changes)
     row["FAIL_TO_PASS"] = ["\x1b[32mTest_secret_upper\x1b[0m (0.02s)", "test_secret_new [3 ms]"]
     row["install_config"] = {
@@ -105,7 +105,7 @@ def swe_rebench_v2(**changes: Any) -> dict[str, Any]:
 
 
 def swe_smith(**changes: Any) -> dict[str, Any]:
-    """SWE-smith: the patch is the bug."""
+    """Return a row of SWE-smith: the patch introduces the bug."""
     bug = CODE_PATCH.replace("+    if value > high_secret_gold_line:", "#").replace(
         "-    if value < high:", "+    if value < high:"
     )
@@ -119,7 +119,7 @@ def swe_smith(**changes: Any) -> dict[str, Any]:
 
 
 def multi_swe(**changes: Any) -> dict[str, Any]:
-    """Multi-SWE-RL."""
+    """Return a row of Multi-SWE-RL."""
     change = {"run": "FAIL", "test": "FAIL", "fix": "PASS"}
     result = {"passed_count": 1, "failed_count": 1, "skipped_count": 0, "passed_tests": ["test_secret_lower"],
               "failed_tests": ["test_secret_upper"], "skipped_tests": []}  # fmt: skip
@@ -136,7 +136,7 @@ def multi_swe(**changes: Any) -> dict[str, Any]:
 
 
 def swe_bench_pro(**changes: Any) -> dict[str, Any]:
-    """SWE-bench Pro: lower case, Python literals."""
+    """Return a row of SWE-bench Pro: lower-case names, lists as Python literals."""
     row = {
         "instance_id": f"instance_NodeBB__NodeBB-{SHA}-vnan", "repo": "NodeBB/NodeBB", "base_commit": SHA,
         "patch": CODE_PATCH, "test_patch": TEST_PATCH, "problem_statement": STATEMENT, "requirements": "It must clamp.",
@@ -149,7 +149,7 @@ def swe_bench_pro(**changes: Any) -> dict[str, Any]:
 
 
 def hunk(start: int, lines: list[tuple[str, str]]) -> dict[str, Any]:
-    """A parsed hunk."""
+    """Return a parsed hunk."""
     old = sum(kind in ("context", "deleted") for kind, _ in lines)
     new = sum(kind in ("context", "added") for kind, _ in lines)
     return {
@@ -166,7 +166,7 @@ NEW_CODE = OLD_CODE.replace("value < high:", "value > high_secret_gold_line:")
 
 
 def parsed_commit(**changes: Any) -> dict[str, Any]:
-    """A commit that mends ``pkg/core.py``, adds a test and an image."""
+    """Return a parsed commit that fixes ``pkg/core.py`` and adds a test and a picture."""
     code = {
         "old_file_content": OLD_CODE, "new_file_content": NEW_CODE,
         "header": {"file": {"path": "pkg/core.py"}, "misc_line": None},
@@ -201,7 +201,7 @@ OLD_LOG = (
 
 
 def r2e_gym(**changes: Any) -> dict[str, Any]:
-    """R2E-Gym: no id, no patch, no lists."""
+    """Return a row of R2E-Gym: no id, no patch, no lists."""
     expected = {"\x1b[1mTestCore.test_secret_upper\x1b[0m": "PASSED", "TestCore.test_secret_lower": "PASSED",
                 "TestCore.test_odd - KeyError": "FAILED"}  # fmt: skip
     results = {
@@ -219,7 +219,7 @@ def r2e_gym(**changes: Any) -> dict[str, Any]:
 
 
 def r2e_verified(**changes: Any) -> dict[str, Any]:
-    """R2E-Gym's variant of SWE-bench Verified."""
+    """Return a row of R2E-Gym's variant of SWE-bench Verified."""
     return swe_bench(
         docker_image="namanjain12/swebench_astropy:1", parsed_commit=json.dumps(parsed_commit()),
         run_tests_regression="pytest secret hint", **changes,

@@ -1,4 +1,4 @@
-"""Damaged sources: what cannot be read costs the rows that it holds, with their numbers, never the import."""
+"""Damaged sources: unreadable parts reject their own rows, by number, and never fail the import."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def names(home: Path, dataset: str = "d") -> list[str]:
 
 
 def rejected(home: Path, dataset: str = "d") -> list[tuple[int, int | None, str]]:
-    """Row, line and reason of every rejected row."""
-    found = records(home, "rejects.jsonl", dataset)
-    return [(record["row"], record.get("line"), record["reason"]) for record in found]
+    """Return row, line and reason of every rejected row."""
+    rejects = records(home, "rejects.jsonl", dataset)
+    return [(record["row"], record.get("line"), record["reason"]) for record in rejects]
 
 
-def test_lines_that_are_no_utf8_or_hold_lone_surrogates_are_named(tmp_path: Path) -> None:
+def test_lines_with_invalid_utf8_or_lone_surrogates_are_rejected(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     lines = [json.dumps(numbered(number)).encode() for number in range(4)]
     lines[1] = lines[1].replace(b"Seen in build", b"Seen \xff build")
@@ -44,7 +44,7 @@ def test_lines_that_are_no_utf8_or_hold_lone_surrogates_are_named(tmp_path: Path
     assert why_lone.startswith("holds '\\udc80' at position")
 
 
-def test_a_file_that_ends_early_costs_what_is_behind_its_end(tmp_path: Path) -> None:
+def test_truncated_file_loses_only_the_rows_after_its_end(tmp_path: Path) -> None:
     noise = random.Random(1)
     published = [numbered(n, hints_text=noise.randbytes(20_000).hex()) for n in range(20)]
     packed = gzip.compress("".join(json.dumps(row) + "\n" for row in published).encode())
@@ -63,7 +63,7 @@ def test_a_file_that_ends_early_costs_what_is_behind_its_end(tmp_path: Path) -> 
     assert "a.jsonl.gz cannot be read to its end" in why
 
 
-def test_a_whole_file_that_is_none_costs_one_row(tmp_path: Path) -> None:
+def test_unreadable_files_are_rejected_as_one_row_each(tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     source = tmp_path / "set"
     source.mkdir()
@@ -99,7 +99,7 @@ def test_a_whole_file_that_is_none_costs_one_row(tmp_path: Path) -> None:
     ids=["element", "comma", "cut", "end", "number", "no line", "deep", "space", "lines", "map"],
 )
 @pytest.mark.parametrize("piece", [1 << 20, 7])
-def test_a_damaged_document_costs_what_is_damaged(
+def test_damaged_json_documents_lose_only_their_damaged_rows(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     damage: Any,
@@ -115,7 +115,7 @@ def test_a_damaged_document_costs_what_is_damaged(
     assert [line for _, line, _ in rejected(tmp_path)] == lines
 
 
-def test_rows_that_are_too_long_cost_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_rows_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     for module in (reading, importer_files, json_list):
@@ -135,7 +135,7 @@ def test_rows_that_are_too_long_cost_themselves(tmp_path: Path, monkeypatch: pyt
     ]  # fmt: skip
 
 
-def test_elements_of_lists_have_the_limits_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_elements_have_the_limits_of_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_list, "MAX_LINE", 20_000)
     monkeypatch.setattr(json_list, "MAX_VALUES", 1_000)
     odd: list[dict[str, Any]] = [{"hints_text": "x" * 30_000}, {"levels": [0] * 1_001}, {"levels": "deep"}]
@@ -150,9 +150,7 @@ def test_elements_of_lists_have_the_limits_of_lines(tmp_path: Path, monkeypatch:
     ]  # fmt: skip
 
 
-def test_a_document_that_needs_too_much_memory_costs_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_document_that_exhausts_memory_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def parse(_text: str) -> None:
         raise MemoryError
 
@@ -166,9 +164,7 @@ def test_a_document_that_needs_too_much_memory_costs_itself(
     assert "turn it into JSONL" in rejected(tmp_path)[0][2]
 
 
-def test_a_document_that_is_too_large_says_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_document_is_rejected_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importer_files, "_MAX_JSON", 1 << 10)
     source = tmp_path / "set"
     source.mkdir()
@@ -179,7 +175,7 @@ def test_a_document_that_is_too_large_says_what_to_do(
     assert "turn it into JSONL" in rejected(tmp_path)[0][2]
 
 
-def test_a_parquet_value_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
+def test_parquet_row_with_invalid_utf8_is_rejected(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     published = [numbered(number) for number in range(40)]
@@ -194,7 +190,7 @@ def test_a_parquet_value_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
     assert [(row, why[:9]) for row, _, why in rejected(tmp_path)] == [(21, "not UTF-8")]
 
 
-def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
+def test_rows_of_a_damaged_row_group_are_rejected(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     published = [numbered(number) for number in range(40)]
@@ -213,7 +209,7 @@ def test_a_damaged_row_group_costs_its_rows(tmp_path: Path) -> None:
     assert [row for row, _, _ in rejected(tmp_path)] == list(range(10, 20))
 
 
-def test_a_folder_that_cannot_be_read_costs_one_task(tmp_path: Path) -> None:
+def test_unreadable_task_folders_are_rejected(tmp_path: Path) -> None:
     source = tmp_path / "harbor"
     folders.harbor_task(source, "a")
     loop = folders.harbor_task(source, "b") / "tests" / "loop"

@@ -1,4 +1,4 @@
-"""Every format: what a row becomes, what an agent may not see of it, what is wrong with malformed ones."""
+"""Every format: converted rows, answers hidden from agents, errors of malformed rows."""
 # ruff: noqa: E501  (tables of malformed rows)
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ def convert(name: str, row: Any) -> Imported:
 
 
 def every_import(tmp_path: Path) -> dict[str, Imported]:
-    made = {name: convert(name, make()) for name, make in rows.ROWS.items()}
-    made["swe-bench-v5 row"] = convert("swe-bench", rows.swe_bench_v5())
-    made["r2e verified"] = convert("r2e-gym", rows.r2e_verified())
+    imports = {name: convert(name, make()) for name, make in rows.ROWS.items()}
+    imports["swe-bench-v5 row"] = convert("swe-bench", rows.swe_bench_v5())
+    imports["r2e verified"] = convert("r2e-gym", rows.r2e_verified())
     for name, make in (("swe-bench-v5", folders.task_repo), ("harbor", folders.harbor_task)):
         form = FORMATS[name]
         assert form.read_folder is not None
-        made[name] = form.convert(form.read_folder(make(tmp_path / name)))
-    exported = made["swe-bench"]
-    made["trainyard"] = convert(
+        imports[name] = form.convert(form.read_folder(make(tmp_path / name)))
+    exported = imports["swe-bench"]
+    imports["trainyard"] = convert(
         "trainyard", {"task": asdict(exported.task), "answer": asdict(exported.answer), "split": "dev"}
     )
-    return made
+    return imports
 
 
-def test_nothing_of_the_answer_is_in_what_an_agent_sees(tmp_path: Path) -> None:
-    made = every_import(tmp_path)
-    assert set(FORMATS) <= set(made)
-    for name, imported in made.items():
+def test_answers_are_not_visible_to_agents(tmp_path: Path) -> None:
+    imports = every_import(tmp_path)
+    assert set(FORMATS) <= set(imports)
+    for name, imported in imports.items():
         task = imported.task
         prompts = [load_prompt(prompt, "xml").user(task) for prompt in ("deepswe_v1", "compact_v1")]
         visible = json.dumps(
@@ -70,13 +70,13 @@ def test_nothing_of_the_answer_is_in_what_an_agent_sees(tmp_path: Path) -> None:
         assert "high_secret_gold_line" in answer, name
 
 
-def test_ids_are_the_same_every_time_and_tell_rows_apart(tmp_path: Path) -> None:
+def test_content_ids_are_stable_and_distinguish_rows(tmp_path: Path) -> None:
     def ids() -> list[str]:
         made = every_import(tmp_path).values()
-        return [with_content_id(TaskRow(task=one.task, answer=one.answer, split="s")).task.id for one in made]
+        return [with_content_id(TaskRow(task=row.task, answer=row.answer, split="s")).task.id for row in made]
 
     assert ids() == ids()
-    # Our own export of a row is that row.
+    # An exported row equals the original.
     assert len(set(ids())) == len(ids()) - 1
 
 
@@ -112,7 +112,7 @@ def test_django_tests_are_modules_and_other_languages_have_their_own_commands() 
     assert (imported.answer.log_parser, imported.task.metadata["language"]) == ("parse_log_gotest", "go")
 
 
-def test_an_unknown_version_is_imported_and_named() -> None:
+def test_row_of_an_unknown_version_is_imported_as_ungradable() -> None:
     imported = convert("swe-bench", rows.swe_bench(version="99.9"))
     assert "version '99.9'" in imported.ungradable
     assert imported.answer.test_command == ""
@@ -131,7 +131,7 @@ def test_a_row_of_version_5_keeps_its_own_script(tmp_path: Path) -> None:
     assert folder.answer.metadata["hints_text"] == "secret hint"
 
 
-def test_swe_gym_names_images_and_commands_of_its_fork() -> None:
+def test_swe_gym_uses_images_and_commands_of_its_fork() -> None:
     imported = convert("swe-gym", rows.swe_gym(test_patch=rows.TEST_PATCH + "+[case testOne]\n"))
     assert imported.task.image == "xingyaoww/sweb.eval.x86_64.python_s_mypy-10:latest"
     assert "pytest -rA -k testOne" in imported.answer.test_command
@@ -186,7 +186,7 @@ def test_r2e_rebuilds_the_gold_patch_and_compares_the_whole_map() -> None:
     assert task.difficulty["num_non_test_lines"] == 2
 
 
-def test_r2e_hunks_that_do_not_fit_are_made_anew_from_the_texts() -> None:
+def test_r2e_hunks_that_do_not_apply_are_rebuilt_from_file_contents() -> None:
     commit = rows.parsed_commit()
     commit["file_diffs"][0]["hunks"][0]["line_group"]["all_lines"][1]["content"] = "something else"
     imported = convert("r2e-gym", rows.r2e_gym(parsed_commit_content=json.dumps(commit)))
@@ -196,16 +196,16 @@ def test_r2e_hunks_that_do_not_fit_are_made_anew_from_the_texts() -> None:
     assert changed["pkg/core.py"].data.decode() == rows.NEW_CODE
 
 
-def test_r2e_without_an_old_log_knows_no_mended_tests() -> None:
+def test_r2e_without_an_old_log_has_no_fail_to_pass_tests() -> None:
     answer = convert("r2e-gym", rows.r2e_gym(execution_result_content=None)).answer
     assert answer.fail_to_pass == ()
     assert set(answer.pass_to_pass) == {"TestCore.test_secret_upper", "TestCore.test_secret_lower"}
     assert answer.test_files == {}
 
 
-def test_a_number_beyond_all_numbers_is_none() -> None:
-    found = convert("r2e-gym", rows.r2e_gym(num_non_test_lines=10**400)).task.difficulty
-    assert "num_non_test_lines" not in found
+def test_number_out_of_range_is_left_out_of_the_difficulty() -> None:
+    difficulty = convert("r2e-gym", rows.r2e_gym(num_non_test_lines=10**400)).task.difficulty
+    assert "num_non_test_lines" not in difficulty
 
 
 def test_r2e_verified_rows_are_swe_bench_rows_with_another_image() -> None:
@@ -217,7 +217,7 @@ def test_r2e_verified_rows_are_swe_bench_rows_with_another_image() -> None:
     assert "bash /run_tests.sh" in odd.answer.test_command
 
 
-def test_swe_smith_turns_the_bug_around() -> None:
+def test_swe_smith_reverses_the_patch_of_the_bug() -> None:
     imported = convert("swe-smith", rows.swe_smith())
     task, answer = imported.task, imported.answer
     assert task.image == "swebench/swesmith.x86_64.acme_1776_pkg.01234567"
@@ -277,7 +277,7 @@ def test_swe_bench_pro_needs_its_scripts() -> None:
     assert full.answer.metadata["parser"]["result"] == "/workspace/output.json"
 
 
-def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
+def test_harbor_tasks_are_graded_by_their_own_verifier(tmp_path: Path) -> None:
     read = FORMATS["harbor"].read_folder
     assert read is not None
     imported = convert("harbor", read(folders.harbor_task(tmp_path)))
@@ -314,8 +314,8 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
         },
     }
     for number, (reason, changes) in enumerate(obstacles.items()):
-        made = convert("harbor", read(folders.harbor_task(tmp_path / str(number), **changes)))
-        assert reason in made.ungradable, made.ungradable
+        ungraded = convert("harbor", read(folders.harbor_task(tmp_path / str(number), **changes)))
+        assert reason in ungraded.ungradable, ungraded.ungradable
 
 
 @pytest.mark.parametrize(
@@ -330,7 +330,7 @@ def test_harbor_tasks_bring_their_verifier(tmp_path: Path) -> None:
         (None, "/app"),
     ],
 )
-def test_the_working_directory_of_a_harbor_task_is_its_images(
+def test_harbor_working_directory_defaults_to_that_of_the_image(
     tmp_path: Path, dockerfile: str | None, workdir: str
 ) -> None:
     read = FORMATS["harbor"].read_folder
@@ -342,7 +342,7 @@ def test_the_working_directory_of_a_harbor_task_is_its_images(
     assert f"\ncd {workdir}\n" in imported.answer.test_command
 
 
-def test_environment_and_user_of_a_harbor_task_are_its_images(tmp_path: Path) -> None:
+def test_harbor_task_keeps_its_environment_and_the_user_of_its_image(tmp_path: Path) -> None:
     read = FORMATS["harbor"].read_folder
     assert read is not None
     toml = folders.HARBOR_TOML.replace("[agent]\n", '[agent]\nuser = "dev"\n')
@@ -373,7 +373,7 @@ def test_environment_and_user_of_a_harbor_task_are_its_images(tmp_path: Path) ->
         ("echo installed", False),
     ],
 )
-def test_verifiers_that_download_are_named_at_import(tmp_path: Path, line: str, downloads: bool) -> None:
+def test_verifiers_that_download_are_ungradable(tmp_path: Path, line: str, downloads: bool) -> None:
     folders.harbor_task(tmp_path / "set", **{"tests/test.sh": f"#!/bin/bash\n{line}\n"})
     result = import_dataset(config(tmp_path / "set", format="harbor"), home=tmp_path, gradable=obstacle)
     assert (result.imported, result.ungradable) == (1, int(downloads))
@@ -397,7 +397,7 @@ def test_rows_in_verls_form_are_read_from_their_extra_info(tmp_path: Path, as_te
     )  # fmt: skip
 
 
-def test_a_harbor_task_with_a_dockerfile_alone_brings_its_build_context(tmp_path: Path) -> None:
+def test_harbor_task_without_an_image_stores_its_build_context(tmp_path: Path) -> None:
     toml = folders.HARBOR_TOML.replace('docker_image = "acme/clamp:1"\n', "")
     folders.harbor_task(tmp_path / "set", **{"task.toml": toml, "environment/data/x.txt": "x"})
     import_dataset(
@@ -419,7 +419,7 @@ def test_a_harbor_task_with_a_dockerfile_alone_brings_its_build_context(tmp_path
             backend()
 
 
-def test_harbor_tests_may_be_binary_and_variables_templates(tmp_path: Path) -> None:
+def test_harbor_supports_binary_tests_and_variables_with_defaults(tmp_path: Path) -> None:
     read = FORMATS["harbor"].read_folder
     assert read is not None
     toml = folders.HARBOR_TOML.replace("MODE =", 'KEY = "${KEY:-}", TIMES = "${TIMES:-1}", MODE =')
@@ -497,7 +497,7 @@ def test_malformed_rows_name_the_field(name: str, make: Callable[[], dict[str, A
 
 
 @given(name=st.sampled_from(sorted(rows.ROWS)), data=st.data())
-def test_rows_with_a_nonsense_field_are_refused_or_read_never_a_crash(name: str, data: st.DataObject) -> None:
+def test_rows_with_a_random_field_raise_at_most_dataset_errors(name: str, data: st.DataObject) -> None:
     row = rows.ROWS[name]()
     field = data.draw(st.sampled_from(sorted(row)))
     row[field] = data.draw(

@@ -1,4 +1,4 @@
-"""The hub: which files are fetched, at which commit, and what is said when it cannot be."""
+"""Imports from the hub: chosen files and commits, tokens, limits and errors."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ NAME = "acme/set"
 
 
 def lines(*numbers: int) -> bytes:
-    made = (rows.swe_rebench(instance_id=f"acme__pkg-{number}") for number in numbers)
-    return "".join(json.dumps(row) + "\n" for row in made).encode()
+    published = (rows.swe_rebench(instance_id=f"acme__pkg-{number}") for number in numbers)
+    return "".join(json.dumps(row) + "\n" for row in published).encode()
 
 
 @pytest.fixture
@@ -41,10 +41,10 @@ def config(**changes: Any) -> ImportConfig:
 
 
 def test_a_dataset_is_fetched_once_at_one_commit(hub: FakeHub, tmp_path: Path) -> None:
-    told: list[str] = []
-    result = import_dataset(config(), home=tmp_path, report=lambda message, done, total: told.append(message))
+    log: list[str] = []
+    result = import_dataset(config(), home=tmp_path, report=lambda message, done, total: log.append(message))
     assert (result.imported, sorted(hub.sent)) == (3, ["data/test.jsonl", "data/train.jsonl"])
-    assert told[:2] == ["fetching data/test.jsonl (1 of 2)", "fetching data/train.jsonl (2 of 2)"]
+    assert log[:2] == ["fetching data/test.jsonl (1 of 2)", "fetching data/train.jsonl (2 of 2)"]
     dataset = load_dataset(tmp_path, "d")
     assert {row.task.instance_id: row.split for row in dataset.rows} == {
         "acme__pkg-0": "train", "acme__pkg-1": "train", "acme__pkg-2": "test",
@@ -54,7 +54,7 @@ def test_a_dataset_is_fetched_once_at_one_commit(hub: FakeHub, tmp_path: Path) -
     assert len(hub.sent) == 2
 
 
-def test_one_split_and_offline_from_what_is_there(
+def test_one_split_is_fetched_and_later_read_offline(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert import_dataset(config(source_split="test"), home=tmp_path).imported == 1
@@ -67,7 +67,7 @@ def test_one_split_and_offline_from_what_is_there(
         import_dataset(config(source="hf:acme/other"), home=tmp_path)
 
 
-def test_sets_of_folders_are_fetched_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_datasets_of_folders_are_fetched_completely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folders.harbor_task(tmp_path / "made")
     files = {
         f"clamp/{p.relative_to(folder).as_posix()}": p.read_bytes() for p in folder.rglob("*") if p.is_file()
@@ -90,20 +90,20 @@ def test_sets_of_folders_are_fetched_whole(tmp_path: Path, monkeypatch: pytest.M
         ({"source": "hf:../x"}, DatasetError, "not a dataset name"),
     ],
 )
-def test_what_is_not_there_is_named(
+def test_missing_dataset_revision_or_split_is_named(
     hub: FakeHub, tmp_path: Path, changes: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
         import_dataset(config(**changes), home=tmp_path)
 
 
-def test_a_gated_set_says_what_to_do(hub: FakeHub, tmp_path: Path) -> None:
+def test_gated_dataset_error_explains_how_to_get_access(hub: FakeHub, tmp_path: Path) -> None:
     hub.gated = True
     with pytest.raises(DatasetError, match="accept its terms at the hub and set HF_TOKEN"):
         import_dataset(config(), home=tmp_path)
 
 
-def test_downloads_use_the_machines_token_only_where_the_list_says_so(
+def test_downloads_use_the_token_only_for_datasets_listed_with_it(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_workers")
@@ -119,7 +119,7 @@ def test_downloads_use_the_machines_token_only_where_the_list_says_so(
         import_dataset(config(), home=tmp_path)
 
 
-def test_a_dataset_larger_than_the_run_may_download_is_not_fetched(
+def test_dataset_beyond_the_download_limit_is_not_fetched(
     hub: FakeHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(max_gb=1e-6).model_dump_json())
@@ -128,13 +128,13 @@ def test_a_dataset_larger_than_the_run_may_download_is_not_fetched(
     assert hub.sent == []
 
 
-def test_an_unreachable_hub_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_hub_error_suggests_a_mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(PreflightError, match="http://127.0.0.1:9 cannot be reached.*HF_ENDPOINT to a mirror"):
         import_dataset(config(), home=tmp_path)
 
 
-def test_parquet_is_read_before_other_files_and_subsets_can_be_chosen() -> None:
+def test_choose_files_prefers_parquet_and_selects_subsets() -> None:
     files = ["a/train.parquet", "b/train-00000-of-00001.parquet", "train.jsonl", "README.md", ".x/y.parquet"]
     assert choose_files(files, subset="", split="", name="n") == files[:2]
     assert choose_files(files, subset="b", split="train", name="n") == [files[1]]

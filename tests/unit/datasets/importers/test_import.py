@@ -1,4 +1,4 @@
-"""Whole imports: bad rows, sameness, stopped, killed and repeated ones."""
+"""Whole imports: bad rows, reproducibility, stops, kills and repetition."""
 # ruff: noqa: E501  (literal rows)
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.unit.datasets.importers.builders import config, files, numbered, reco
 from tests.unit.orchestrator.memory_sink import MemorySink
 
 
-def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
+def test_bad_rows_are_rejected_individually_and_named(tmp_path: Path) -> None:
     source = tmp_path / "rows.jsonl"
     published = [
         numbered(0),
@@ -64,7 +64,7 @@ def test_a_bad_row_costs_one_row_and_is_named(tmp_path: Path) -> None:
         ({"patch": f"{numbered(1)['patch']}\udcff"}, "gold_patch"),
     ],
 )
-def test_values_that_no_table_or_command_takes(
+def test_unstorable_values_are_rejected_or_left_out(
     tmp_path: Path, change: dict[str, Any], field: str | None
 ) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(0), numbered(1, **change)])
@@ -83,7 +83,7 @@ def test_values_that_no_table_or_command_takes(
         ("split", "x" * 65, "split"),
     ],
 )
-def test_rows_of_an_export_are_checked_too(tmp_path: Path, place: str, value: Any, field: str) -> None:
+def test_rows_of_an_export_are_validated(tmp_path: Path, place: str, value: Any, field: str) -> None:
     import_dataset(config(write_lines(tmp_path / "rows.jsonl", [numbered(0)])), home=tmp_path)
     row = load_dataset(tmp_path, "d").rows[0]
     good: dict[str, Any] = {"task": asdict(row.task), "answer": asdict(row.answer), "split": "train"}
@@ -95,7 +95,7 @@ def test_rows_of_an_export_are_checked_too(tmp_path: Path, place: str, value: An
     assert records(tmp_path, "rejects.jsonl", "e")[0]["field"] == field
 
 
-def test_the_same_source_twice_is_the_same_dataset(tmp_path: Path) -> None:
+def test_importing_a_source_twice_yields_the_same_files(tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "rows.jsonl", [numbered(0), numbered(1), numbered(0), numbered(1, patch=None)]
     )
@@ -107,7 +107,7 @@ def test_the_same_source_twice_is_the_same_dataset(tmp_path: Path) -> None:
     assert files(tmp_path) == before
 
 
-def test_one_name_for_two_contents_is_a_bad_row(tmp_path: Path) -> None:
+def test_second_content_of_an_instance_id_is_rejected(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(0), numbered(0, version="other")])
     result = import_dataset(config(source), home=tmp_path)
     assert (result.imported, result.rejected) == (1, 1)
@@ -131,25 +131,25 @@ def test_nothing_is_written_when_no_row_can_be_read(tmp_path: Path) -> None:
         ({"source_split": "dev"}, "no data file of the split 'dev'"),
     ],
 )
-def test_what_cannot_begin_says_why(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_missing_source_or_split_is_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     source = write_lines(tmp_path / "train.jsonl", [numbered(0)])
     with pytest.raises(DatasetError, match=message):
         import_dataset(config(source, **changes), home=tmp_path)
 
 
-def test_formats_are_known_before_anything_starts() -> None:
+def test_config_accepts_exactly_the_implemented_formats() -> None:
     assert set(FORMATS) == set(CONVERTERS)
     with pytest.raises(ValueError, match="there is no format 'odd'; there are: r2e-gym"):
         config(Path("x"), format="odd")
 
 
-def test_a_dataset_of_another_source_is_not_touched_unasked(tmp_path: Path) -> None:
-    one = write_lines(tmp_path / "one.jsonl", [numbered(0), numbered(1)])
-    two = write_lines(tmp_path / "two.jsonl", [numbered(1), numbered(2), numbered(3, patch="")])
-    import_dataset(config(one), home=tmp_path)
+def test_existing_dataset_is_changed_only_by_append_or_replace(tmp_path: Path) -> None:
+    first = write_lines(tmp_path / "one.jsonl", [numbered(0), numbered(1)])
+    second = write_lines(tmp_path / "two.jsonl", [numbered(1), numbered(2), numbered(3, patch="")])
+    import_dataset(config(first), home=tmp_path)
     with pytest.raises(DatasetError, match="--replace or --append"):
-        import_dataset(config(two), home=tmp_path)
-    added = import_dataset(config(two, mode="append", split="more"), home=tmp_path)
+        import_dataset(config(second), home=tmp_path)
+    added = import_dataset(config(second, mode="append", split="more"), home=tmp_path)
     assert (added.imported, added.duplicates, added.rejected, added.tasks) == (1, 1, 1, 3)
     dataset = load_dataset(tmp_path, "d")
     assert [(row.task.instance_id[-1], row.split) for row in dataset.rows] == [
@@ -157,17 +157,17 @@ def test_a_dataset_of_another_source_is_not_touched_unasked(tmp_path: Path) -> N
         ("1", "train"),
         ("2", "more"),
     ]
-    assert [record["source"] for record in dataset.provenance["imports"]] == [str(one), str(two)]
-    again = import_dataset(config(two, mode="append", split="more"), home=tmp_path)
+    assert [record["source"] for record in dataset.provenance["imports"]] == [str(first), str(second)]
+    again = import_dataset(config(second, mode="append", split="more"), home=tmp_path)
     assert (again.imported, again.duplicates, again.tasks) == (0, 2, 3)
-    replaced = import_dataset(config(two, mode="replace"), home=tmp_path)
+    replaced = import_dataset(config(second, mode="replace"), home=tmp_path)
     assert (replaced.imported, replaced.tasks) == (2, 2)
 
 
 # --- stopped and killed -----------------------------------------------------------------------------
 
 
-def test_a_stopped_import_shows_nothing_and_goes_on(tmp_path: Path) -> None:
+def test_stopped_import_publishes_nothing_and_resumes(tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "rows.jsonl", [numbered(n, **({"patch": ""} if n % 10 == 3 else {})) for n in range(60)]
     )
@@ -190,7 +190,7 @@ def test_a_stopped_import_shows_nothing_and_goes_on(tmp_path: Path) -> None:
         assert files(tmp_path)[file] == files(tmp_path, "whole")[file]
 
 
-def test_another_file_under_the_same_name_does_not_go_on_where_the_first_was(tmp_path: Path) -> None:
+def test_import_starts_over_if_its_source_file_was_replaced(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(9)])
     with pytest.raises(ImportStopped):
         import_dataset(config(source), home=tmp_path, must_end=iter([False] * 5 + [True]).__next__)
@@ -199,7 +199,7 @@ def test_another_file_under_the_same_name_does_not_go_on_where_the_first_was(tmp
     assert (result.resumed, result.imported) == (False, 6)
 
 
-def test_half_written_lines_behind_the_last_commit_are_cut_off(tmp_path: Path) -> None:
+def test_partial_lines_after_the_last_commit_are_truncated(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(9)])
     with pytest.raises(ImportStopped):
         import_dataset(config(source), home=tmp_path, must_end=iter([False] * 5 + [True]).__next__)
@@ -212,7 +212,7 @@ def test_half_written_lines_behind_the_last_commit_are_cut_off(tmp_path: Path) -
     assert len(load_dataset(tmp_path, "d").rows) == 9
 
 
-def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) -> None:
+def test_import_run_reports_progress_an_alert_and_counts(tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "rows.jsonl", [numbered(0), numbered(1, patch=None), numbered(2, repo="sympy")]
     )
@@ -236,7 +236,7 @@ def test_an_import_is_a_run_with_progress_an_alert_and_counts(tmp_path: Path) ->
     assert summary["excluded_decontamination:repository"] == 1
 
 
-async def test_progress_that_cannot_be_reported_ends_the_run(tmp_path: Path) -> None:
+async def test_failure_to_report_progress_ends_the_run(tmp_path: Path) -> None:
     class FullSink(MemorySink):
         def emit(self, event_type: type[Any], /, **fields: Any) -> int:
             if event_type is RunProgress:
@@ -252,9 +252,9 @@ async def test_progress_that_cannot_be_reported_ends_the_run(tmp_path: Path) -> 
         await import_set(importing, run)
 
 
-async def test_a_run_is_stopped_while_its_import_reads_no_row(tmp_path: Path) -> None:
+async def test_import_run_can_be_stopped_while_it_reads_no_row(tmp_path: Path) -> None:
     with (tmp_path / "rows.jsonl").open("wb") as endless:
-        endless.truncate(1 << 40)  # one line of zeros that takes no room
+        endless.truncate(1 << 40)  # a sparse file: one line of zeros
     settings = {"format": "swe-rebench", "source": str(tmp_path / "rows.jsonl"), "output": "d"}
     importing = resolve("import-dataset", {f"importing.{name}": value for name, value in settings.items()})
     assert isinstance(importing, ImportRun)
@@ -273,7 +273,7 @@ async def test_a_run_is_stopped_while_its_import_reads_no_row(tmp_path: Path) ->
     assert not dataset_path(tmp_path, "d").exists()
 
 
-def test_two_imports_of_one_dataset_at_once_are_refused(tmp_path: Path) -> None:
+def test_concurrent_imports_of_one_dataset_are_refused(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(0)])
 
     def must_end() -> bool:

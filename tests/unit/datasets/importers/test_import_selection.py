@@ -1,4 +1,4 @@
-"""What an import leaves out: filters and decontamination."""
+"""Rows excluded from an import: filters and decontamination."""
 # ruff: noqa: E501  (literal rows)
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.unit.datasets.importers import rows
 from tests.unit.datasets.importers.builders import config, numbered, records, write_lines
 
 
-def test_filters_count_what_each_removed(tmp_path: Path) -> None:
+def test_filters_count_the_rows_that_each_removed(tmp_path: Path) -> None:
     leaking = rows.STATEMENT + " Write `if value > high_secret_gold_line:` instead."
     published = [
         numbered(0),
@@ -45,7 +45,7 @@ def test_filters_count_what_each_removed(tmp_path: Path) -> None:
         FilterConfig(where=("patch_lines",))
 
 
-def test_a_benchmark_is_kept_out_by_repository_commit_text_and_fix(tmp_path: Path) -> None:
+def test_decontamination_matches_repository_instance_commit_text_and_fix(tmp_path: Path) -> None:
     other = "0" * 40
     far = "Nothing in here has to do with any of the others, it is about saving files in the wrong folder."
     fix = "".join(f"+    the_line_number_{n} = compute_something({n})\n" for n in range(6))
@@ -81,7 +81,7 @@ def test_a_benchmark_is_kept_out_by_repository_commit_text_and_fix(tmp_path: Pat
     assert load_dataset(tmp_path, "d").provenance["imports"][0]["decontamination_references"] == 3
 
 
-def test_a_wrong_reference_is_named(tmp_path: Path) -> None:
+def test_malformed_decontamination_reference_is_named(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(0)])
     wrong = write_lines(tmp_path / "wrong.jsonl", [{"instance_id": "a"}])
     with pytest.raises(DatasetError, match="decontamination.reference: missing"):

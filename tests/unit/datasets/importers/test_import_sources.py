@@ -1,4 +1,4 @@
-"""What can be imported from: kinds of files, splits, folders, links, exports, mirrors."""
+"""Sources of imports: kinds of files, splits, folders, links, exports, mirrors."""
 # ruff: noqa: E501  (literal rows)
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tests.unit.datasets.importers import folders, rows
 from tests.unit.datasets.importers.builders import config, files, numbered, records, write_lines
 
 
-def test_every_kind_of_file_holds_the_same_rows(tmp_path: Path) -> None:
+def test_every_kind_of_file_yields_the_same_rows(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     published = [numbered(n) for n in range(40)]
     columns = {name: [row[name] for row in published] for name in published[0]}
-    made = {
+    sources = {
         "a.jsonl": write_lines(tmp_path / "a.jsonl", published),
         "b.json": tmp_path / "b.json",
         "c.json": tmp_path / "c.json",
@@ -34,19 +34,19 @@ def test_every_kind_of_file_holds_the_same_rows(tmp_path: Path) -> None:
         "e.parquet": tmp_path / "e.parquet",
         "f.json": tmp_path / "f.json",
     }
-    made["b.json"].write_text(json.dumps(published))
-    made["c.json"].write_text(json.dumps(columns))
-    made["d.jsonl.gz"].write_bytes(gzip.compress(made["a.jsonl"].read_bytes()))
-    parquet.write_table(pyarrow.table(columns), made["e.parquet"], row_group_size=7)
-    made["f.json"].write_text(json.dumps({row["instance_id"]: row for row in published}))
+    sources["b.json"].write_text(json.dumps(published))
+    sources["c.json"].write_text(json.dumps(columns))
+    sources["d.jsonl.gz"].write_bytes(gzip.compress(sources["a.jsonl"].read_bytes()))
+    parquet.write_table(pyarrow.table(columns), sources["e.parquet"], row_group_size=7)
+    sources["f.json"].write_text(json.dumps({row["instance_id"]: row for row in published}))
     tasks = set()
-    for name, source in made.items():
+    for name, source in sources.items():
         import_dataset(config(source, output=name), home=tmp_path)
         tasks.add(files(tmp_path, name)["tasks.jsonl"] + files(tmp_path, name)["answers.jsonl"])
     assert len(tasks) == 1
 
 
-def test_parquet_goes_on_in_the_middle_of_a_row_group(tmp_path: Path) -> None:
+def test_parquet_import_resumes_within_a_row_group(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     source = tmp_path / "data"
@@ -64,7 +64,7 @@ def test_parquet_goes_on_in_the_middle_of_a_row_group(tmp_path: Path) -> None:
         assert [row.task.instance_id for row in dataset_rows] == [f"acme__pkg-{n}" for n in range(60)]
 
 
-def test_splits_come_from_names_and_can_be_chosen(tmp_path: Path) -> None:
+def test_splits_are_derived_from_file_names_and_selectable(tmp_path: Path) -> None:
     source = tmp_path / "set"
     (source / "data").mkdir(parents=True)
     write_lines(source / "data" / "train-00000-of-00001.jsonl", [numbered(0)])
@@ -81,7 +81,7 @@ def test_splits_come_from_names_and_can_be_chosen(tmp_path: Path) -> None:
     ]
 
 
-def test_rows_whose_log_nobody_can_read_are_imported_and_named(tmp_path: Path) -> None:
+def test_rows_without_a_log_parser_are_imported_as_ungradable(tmp_path: Path) -> None:
     odd = rows.swe_rebench_v2(
         instance_id="odd", install_config={"test_cmd": "make test", "log_parser": "parse_odd"}
     )
@@ -99,7 +99,7 @@ def test_rows_whose_log_nobody_can_read_are_imported_and_named(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", sorted(rows.ROWS))
-def test_what_importers_make_is_what_grading_takes(name: str) -> None:
+def test_imported_rows_are_gradable_unless_marked_ungradable(name: str) -> None:
     imported = CONVERTERS[name].convert(rows.ROWS[name]())
     row = TaskRow(task=imported.task, answer=imported.answer, split="train")
     if name == "multi-swe-rl" and importlib.util.find_spec("multi_swe_bench") is None:
@@ -136,7 +136,7 @@ def test_scripts_beside_the_rows_make_swe_bench_pro_gradable(tmp_path: Path) -> 
     assert "not in the row" in second.answer.metadata["ungradable"]
 
 
-def test_scripts_beside_the_rows_are_no_links_to_this_machine(tmp_path: Path) -> None:
+def test_linked_scripts_outside_of_the_source_are_not_read(tmp_path: Path) -> None:
     source, row = tmp_path / "pro", rows.swe_bench_pro()
     outside = tmp_path / "outside"
     folders.write(outside, {"run_script.sh": "of-this-machine", "parser.py": "of-this-machine"})
@@ -147,7 +147,7 @@ def test_scripts_beside_the_rows_are_no_links_to_this_machine(tmp_path: Path) ->
     assert "of-this-machine" not in (tmp_path / "datasets/d/answers.jsonl").read_text()
 
 
-def test_an_export_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_reimported_export_equals_the_original(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(3)])
     import_dataset(config(source), home=tmp_path)
     pairs = zip(records(tmp_path, "tasks.jsonl"), records(tmp_path, "answers.jsonl"), strict=True)
