@@ -1,4 +1,4 @@
-"""Conversations of other trainers: read, converted and written without loss; one bad line costs one line."""
+"""Conversations of other trainers: lossless reading, conversion and writing; bad lines are left out."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def native(*steps: tuple[str, dict[str, Any], str], last: str = "done") -> Conve
         {"role": "system", "content": "You mend code."},
         {"role": "user", "content": "Mend it."},
     ]
-    for index, (said, arguments, answer) in enumerate(steps):
+    for index, (content, arguments, answer) in enumerate(steps):
         messages.append(
-            {"role": "assistant", "content": said, "tool_calls": [call(f"c{index}", **arguments)]}
+            {"role": "assistant", "content": content, "tool_calls": [call(f"c{index}", **arguments)]}
         )
         messages.append({"role": "tool", "content": answer, "tool_call_id": f"c{index}"})
     messages.append({"role": "assistant", "content": last})
@@ -59,7 +59,7 @@ def plain(conversation: Conversation) -> list[tuple[Any, ...]]:
             message["role"],
             message["content"],
             message.get("reasoning_content"),
-            [one["function"] for one in message.get("tool_calls", ())],
+            [tool_call["function"] for tool_call in message.get("tool_calls", ())],
         )
         for message in conversation.messages
     ]
@@ -88,7 +88,7 @@ ARGUMENTS = st.fixed_dictionaries(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(TEXT, ARGUMENTS, TEXT), min_size=1, max_size=4), TEXT, TEXT)
-def test_native_calls_survive_being_text(
+def test_native_calls_survive_conversion_to_text_and_back(
     steps: list[tuple[str, dict[str, Any], str]], last: str, thought: str
 ) -> None:
     conversation = thinking(native(*steps, last=last), thought)
@@ -101,7 +101,7 @@ def test_native_calls_survive_being_text(
     assert to_text(back) == text
 
 
-def test_a_call_is_the_end_of_the_content_and_its_answer_a_message_of_the_user() -> None:
+def test_text_call_ends_the_content_and_its_answer_is_a_user_message() -> None:
     text = to_text(native(("I look.", {"text": "a\nb", "count": 3}, "ok")))
     written = "I look.\n\n<function=edit>\n<parameter=text>a\nb</parameter>\n<parameter=count>3</parameter>\n"
     assert text.messages[2] == {"role": "assistant", "content": f"{written}</function>"}
@@ -120,9 +120,9 @@ def test_a_content_that_looks_like_a_call_is_refused() -> None:
         to_text(thinking(native(("", {}, "ok")), "a</think>b"))
 
 
-def test_several_calls_of_one_message_become_as_many_messages_with_their_own_answers() -> None:
-    """The answers come in another order than the calls, and the last call has none."""
-    found = checked(
+def test_parallel_calls_become_one_message_each_with_its_own_answer() -> None:
+    """The answers are in another order than the calls, and the last call has no answer."""
+    conversation = checked(
         [
             {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
             {"role": "assistant", "content": None, "tool_calls": [call("x", text="1"), call("y", text="2")]},
@@ -131,13 +131,13 @@ def test_several_calls_of_one_message_become_as_many_messages_with_their_own_ans
             {"role": "assistant", "content": "end", "tool_calls": [call("x", name="finish")]},
         ]
     )
-    assert [(m["role"], m["content"]) for m in found.messages] == [
+    assert [(m["role"], m["content"]) for m in conversation.messages] == [
         ("user", "a\nb"), ("assistant", ""), ("tool", "one"), ("assistant", ""), ("tool", "two"),
         ("assistant", "end"),
     ]  # fmt: skip
-    calls = [m["tool_calls"][0] for m in found.messages if "tool_calls" in m]
-    assert [one["function"]["arguments"].get("text") for one in calls] == ["1", "2", None]
-    assert len({one["id"] for one in calls}) == 3
+    calls = [m["tool_calls"][0] for m in conversation.messages if "tool_calls" in m]
+    assert [tool_call["function"]["arguments"].get("text") for tool_call in calls] == ["1", "2", None]
+    assert len({tool_call["id"] for tool_call in calls}) == 3
 
 
 GOOD = [{"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}]
@@ -180,28 +180,28 @@ def test_a_conversation_without_responses_is_refused(messages: Any, reason: str)
         ),
     ],
 )  # fmt: skip
-def test_an_odd_message_costs_itself_and_is_named(odd: Any, message: int, content: str, problem: str) -> None:
-    found = checked([*GOOD, odd, GOOD[1]])
-    assert [one["content"] for one in found.messages] == ["u", "a", content, "a"]
-    assert list(found.problems) == [message]
-    assert found.problems[message].startswith(problem)
-    assert all("tool_calls" not in one for one in found.messages)
+def test_odd_message_is_replaced_and_named(odd: Any, message: int, content: str, problem: str) -> None:
+    conversation = checked([*GOOD, odd, GOOD[1]])
+    assert [m["content"] for m in conversation.messages] == ["u", "a", content, "a"]
+    assert list(conversation.problems) == [message]
+    assert conversation.problems[message].startswith(problem)
+    assert all("tool_calls" not in m for m in conversation.messages)
 
 
-def test_missing_and_surplus_answers_cost_themselves() -> None:
-    """One call has no answer, one answer no call; the others find each other by their identifiers."""
+def test_missing_and_surplus_answers_are_named() -> None:
+    """One call has no answer and one answer no call; the others are matched by their identifiers."""
     answers = [{"role": "tool", "tool_call_id": name, "content": f"to {name}"} for name in ("old", "b")]
     calling = {"role": "assistant", "tool_calls": [call("a"), call("b")]}
-    found = checked([GOOD[0], calling, *answers, GOOD[1]])
-    assert [(one["role"], one["content"]) for one in found.messages[1:]] == [
+    conversation = checked([GOOD[0], calling, *answers, GOOD[1]])
+    assert [(m["role"], m["content"]) for m in conversation.messages[1:]] == [
         ("assistant", ""), ("assistant", ""), ("tool", "to b"), ("user", "to old"), ("assistant", "a"),
     ]  # fmt: skip
-    assert found.problems == {1: "messages.1: call 0 has no answer", 4: "messages.2: answers no call"}
+    assert conversation.problems == {1: "messages.1: call 0 has no answer", 4: "messages.2: answers no call"}
 
 
 def test_tools_that_are_no_objects_are_left_out_and_named() -> None:
-    found = checked(GOOD, [json.dumps(TOOL), 3])
-    assert (found.tools, found.problems) == ((TOOL,), {0: "tools: 1 left out, not objects"})
+    conversation = checked(GOOD, [json.dumps(TOOL), 3])
+    assert (conversation.tools, conversation.problems) == ((TOOL,), {0: "tools: 1 left out, not objects"})
     assert checked(GOOD, "[").problems == {0: "tools: left out, expected a list of objects"}
 
 
@@ -241,41 +241,41 @@ OUTCOMES: dict[str, tuple[tuple[bool | None, ...], tuple[tuple[Any, ...], ...]]]
 """File → outcome of each line, and the steps of the first one."""
 
 
-def test_every_published_form_is_among_the_cases() -> None:
+def test_every_case_file_has_an_expected_outcome() -> None:
     assert {path.stem for path in (CASES / "conversations").iterdir()} == set(OUTCOMES)
 
 
 @pytest.mark.parametrize("name", OUTCOMES)
 def test_published_forms_are_read_and_odd_parts_are_marked_on_their_steps(name: str) -> None:
     outcomes, steps = OUTCOMES[name]
-    found = list(read_trajectories(CASES / "conversations" / f"{name}.jsonl"))
+    trajectories = list(read_trajectories(CASES / "conversations" / f"{name}.jsonl"))
     verdicts = {True: Verdict.PASSED, False: Verdict.FAILED, None: None}
-    assert [one.verdict for one in found] == [verdicts[outcome] for outcome in outcomes]
-    assert [one.reward for one in found] == [None if one is None else float(one) for one in outcomes]
-    assert len(found[0].steps) == len(steps)
-    for step, (tool, arguments, error, observation) in zip(found[0].steps, steps, strict=True):
+    assert [t.verdict for t in trajectories] == [verdicts[outcome] for outcome in outcomes]
+    assert [t.reward for t in trajectories] == [None if o is None else float(o) for o in outcomes]
+    assert len(trajectories[0].steps) == len(steps)
+    for step, (tool, arguments, error, observation) in zip(trajectories[0].steps, steps, strict=True):
         assert (step.call and step.call.name, step.call and step.call.arguments) == (tool, arguments)
         assert step.error.startswith(error)
         assert bool(step.error) == bool(error)
         assert step.observation == observation
-    events = [event.model_dump_json() for event in events_of(found[0], first_seq=1, time=0.0)]
+    events = [event.model_dump_json() for event in events_of(trajectories[0], first_seq=1, time=0.0)]
     assert not any("\\u0000" in event for event in events)
 
 
 def test_fields_besides_the_messages_are_kept() -> None:
-    (found,) = read_trajectories(CASES / "conversations" / "nebius_openhands.jsonl")
-    assert (found.patch, found.termination) == ("diff --git a/a b/a\n", TerminationReason.SUBMITTED)
-    assert found.metadata["exit_status"] == "submit"
+    (submitted,) = read_trajectories(CASES / "conversations" / "nebius_openhands.jsonl")
+    assert (submitted.patch, submitted.termination) == ("diff --git a/a b/a\n", TerminationReason.SUBMITTED)
+    assert submitted.metadata["exit_status"] == "submit"
     first, second = read_trajectories(
         CASES / "trajectories" / "output.with_completions.jsonl.gz", lambda *_: None
     )
-    for one in (first, second):
-        assert one.patch is not None
-        assert one.patch.startswith("diff --git a/a.py")
-        assert (one.cost, one.error) == (0.42, "RuntimeError: Agent reached maximum iteration")
-        assert (one.termination, one.verdict) == (TerminationReason.MAX_STEPS, Verdict.PASSED)
-        assert one.metadata["metadata"]["llm_config"] == {"model": "claude-x"}
-        assert [step.call and step.call.name for step in one.steps] == ["execute_bash", "str_replace_editor"]
+    for t in (first, second):
+        assert t.patch is not None
+        assert t.patch.startswith("diff --git a/a.py")
+        assert (t.cost, t.error) == (0.42, "RuntimeError: Agent reached maximum iteration")
+        assert (t.termination, t.verdict) == (TerminationReason.MAX_STEPS, Verdict.PASSED)
+        assert t.metadata["metadata"]["llm_config"] == {"model": "claude-x"}
+        assert [step.call and step.call.name for step in t.steps] == ["execute_bash", "str_replace_editor"]
     assert (first.line, second.line) == (1, 3), "the second line has no messages"
 
 
@@ -296,36 +296,36 @@ def test_fields_besides_the_messages_are_kept() -> None:
         ({"test_result": {"report": {"resolved": True}}}, True), ({"resolved": True, "reward": 0}, None),
     ],
 )  # fmt: skip
-def test_only_the_known_values_of_an_outcome_are_one(row: dict[str, Any], resolved: bool | None) -> None:
+def test_resolved_of_accepts_only_known_values(row: dict[str, Any], resolved: bool | None) -> None:
     assert resolved_of(row) is resolved
 
 
-def test_a_patch_under_another_key_is_unknown(tmp_path: Path) -> None:
+def test_only_text_under_the_known_key_is_a_patch(tmp_path: Path) -> None:
     path = tmp_path / "set.jsonl"
     rows = [{"messages": GOOD, **more} for more in ({"diff": "x"}, {"model_patch": 3}, {"model_patch": ""})]
     path.write_text("\n".join(map(json.dumps, rows)))
-    assert [one.patch for one in read_trajectories(path)] == [None, None, ""]
+    assert [trajectory.patch for trajectory in read_trajectories(path)] == [None, None, ""]
 
 
 @pytest.mark.parametrize("format_name", ["openai", "trl"])
 @pytest.mark.parametrize("as_text", [True, False])
-def test_what_is_written_is_read_again(tmp_path: Path, format_name: str, as_text: bool) -> None:
-    found = [native(("a", {"text": "ü\n", "count": 1}, "b")), native(last="only")]
-    found = [to_text(one) for one in found] if as_text else found
-    assert write_conversations(found, tmp_path / "out.jsonl", format_name) == 2
-    again = [one for _, one in read_conversations(tmp_path / "out.jsonl")]
-    assert [one.messages for one in again if isinstance(one, Conversation)] == [one.messages for one in found]
-    assert [one.tools for one in again if isinstance(one, Conversation)] == [one.tools for one in found]
+def test_written_conversations_are_read_back(tmp_path: Path, format_name: str, as_text: bool) -> None:
+    written = [native(("a", {"text": "ü\n", "count": 1}, "b")), native(last="only")]
+    written = [to_text(c) for c in written] if as_text else written
+    assert write_conversations(written, tmp_path / "out.jsonl", format_name) == 2
+    again = [c for _, c in read_conversations(tmp_path / "out.jsonl")]
+    assert [c.messages for c in again if isinstance(c, Conversation)] == [c.messages for c in written]
+    assert [c.tools for c in again if isinstance(c, Conversation)] == [c.tools for c in written]
     row = json.loads((tmp_path / "out.jsonl").read_text().splitlines()[0])
     if not as_text:
         arguments = row["messages"][2]["tool_calls"][0]["function"]["arguments"]
         assert isinstance(arguments, str if format_name == "openai" else dict)
 
 
-def test_sharegpt_alternates_and_is_entered_in_dataset_info(tmp_path: Path) -> None:
-    found = [to_text(native(("a", {"text": "x"}, "b")))]
+def test_sharegpt_alternates_roles_and_is_added_to_dataset_info(tmp_path: Path) -> None:
+    conversations = [to_text(native(("a", {"text": "x"}, "b")))]
     (tmp_path / DATASET_INFO).write_text(json.dumps({"other": {"file_name": "o.json"}}))
-    write_conversations(found, tmp_path / "mine.jsonl", "sharegpt")
+    write_conversations(conversations, tmp_path / "mine.jsonl", "sharegpt")
     row = json.loads((tmp_path / "mine.jsonl").read_text())
     assert [turn["from"] for turn in row["conversations"]] == ["human", "gpt", "human", "gpt"]
     info = json.loads((tmp_path / DATASET_INFO).read_text())
@@ -335,7 +335,7 @@ def test_sharegpt_alternates_and_is_entered_in_dataset_info(tmp_path: Path) -> N
     assert entry["columns"] == {"messages": "conversations", "system": "system"}
     ((_, again),) = read_conversations(tmp_path / "mine.jsonl")
     assert isinstance(again, Conversation)
-    assert again.messages == found[0].messages
+    assert again.messages == conversations[0].messages
     with pytest.raises(ConversationError, match="as text"):
         write_conversations([native(("a", {}, "b"))], tmp_path / "no.jsonl", "sharegpt")
     assert not (tmp_path / "no.jsonl").exists()
@@ -350,13 +350,13 @@ def test_a_damaged_dataset_info_is_refused_before_anything_is_written(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == [DATASET_INFO]
 
 
-def test_pairs_have_one_task_and_one_beginning(tmp_path: Path) -> None:
-    def one(name: str, resolved: bool | None, last: str) -> Conversation:
+def test_preference_pairs_share_task_and_prompt(tmp_path: Path) -> None:
+    def case(name: str, resolved: bool | None, last: str) -> Conversation:
         return checked([*GOOD[:1], {"role": "assistant", "content": last}], name=name, resolved=resolved)
 
-    found = [one("a", True, "1"), one("a", False, "2"), one("a", True, "3"), one("b", True, "4")]
-    found += [one("c", False, "5"), one("a", None, "6")]
-    assert write_conversations(found, tmp_path / "p.jsonl", "preference") == 1
+    cases = [case("a", True, "1"), case("a", False, "2"), case("a", True, "3"), case("b", True, "4")]
+    cases += [case("c", False, "5"), case("a", None, "6")]
+    assert write_conversations(cases, tmp_path / "p.jsonl", "preference") == 1
     assert json.loads((tmp_path / "p.jsonl").read_text()) == {
         "prompt": [{"role": "user", "content": "u"}],
         "chosen": [{"role": "assistant", "content": "1"}],
@@ -376,25 +376,25 @@ def swe_gym_row(name: str, resolved: bool) -> dict[str, Any]:
     }
 
 
-def test_a_compressed_file_of_swe_gym_is_read_and_a_bad_line_costs_itself_only(
+def test_compressed_swe_gym_file_is_read_without_its_bad_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "output.with_completions.jsonl.gz"
     rows = [swe_gym_row("a", True), swe_gym_row("b", False), {"instance_id": "c", "raw_completions": None}]
     lines = [json.dumps(row) for row in rows]
     path.write_bytes(gzip.compress("\n".join([lines[0], "{", "", lines[2], lines[1], "[1]"]).encode()))
-    found = dict(read_conversations(path))
-    assert {number: type(one) for number, one in found.items()} == {
+    entries = dict(read_conversations(path))
+    assert {number: type(entry) for number, entry in entries.items()} == {
         1: Conversation, 2: Rejected, 4: Rejected, 5: Conversation, 6: Rejected,
     }  # fmt: skip
-    first = found[1]
+    first = entries[1]
     assert isinstance(first, Conversation)
     assert (first.name, first.resolved) == ("a", True)
     assert plain(first) == plain(native(("a", {"text": "x"}, "b")))
     assert main([str(path), str(tmp_path / "out.jsonl"), "--format", "sharegpt", "--resolved"]) == 0
-    told = capsys.readouterr()
-    assert "wrote 1 rows" in told.out
-    assert [line.partition(": ")[2] for line in told.err.splitlines()] == [
+    output = capsys.readouterr()
+    assert "wrote 1 rows" in output.out
+    assert [line.partition(": ")[2] for line in output.err.splitlines()] == [
         f"1 line was left out; {reason}"
         for reason in (
             "line 2: not JSON: Expecting property name enclosed in double quotes: line 2 column 1 (char 2)",
@@ -408,13 +408,11 @@ def test_a_compressed_file_of_swe_gym_is_read_and_a_bad_line_costs_itself_only(
     assert main([str(path), str(tmp_path / "out.jsonl")]) == 2
 
 
-def test_parts_that_are_replaced_are_reported_by_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_reports_replaced_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = CASES / "conversations" / "condensed_orphan_answer.jsonl"
     assert main([str(path), str(tmp_path / "out.jsonl")]) == 0
-    told = "1 line was written with parts that were replaced; line 1: messages.2: answers no call"
-    assert capsys.readouterr().err == f"{path}: {told}\n"
+    reported = "1 line was written with parts that were replaced; line 1: messages.2: answers no call"
+    assert capsys.readouterr().err == f"{path}: {reported}\n"
 
 
 def nested(depth: int, as_text: bool) -> dict[str, Any]:
@@ -422,26 +420,24 @@ def nested(depth: int, as_text: bool) -> dict[str, Any]:
     for _ in range(depth):
         arguments = {"a": arguments}
     function = {"name": "edit", "arguments": json.dumps(arguments) if as_text else arguments}
-    said = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": function}]}
-    return {"messages": [{"role": "user", "content": "Mend it."}, said]}
+    response = {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "function": function}]}
+    return {"messages": [{"role": "user", "content": "Mend it."}, response]}
 
 
 @pytest.mark.parametrize("as_text", [True, False])
 @pytest.mark.parametrize("depth", [120, 600])
-def test_arguments_that_are_nested_deeply_cost_their_line_only(
-    tmp_path: Path, depth: int, as_text: bool
-) -> None:
+def test_line_with_deeply_nested_arguments_is_left_out(tmp_path: Path, depth: int, as_text: bool) -> None:
     path = tmp_path / "set.jsonl"
     path.write_text("\n".join(json.dumps(nested(levels, as_text)) for levels in (20, depth, 20)))
     left_out: list[int] = []
-    kept = [one.line for one in read_trajectories(path, lambda line, _: left_out.append(line))]
+    kept = [trajectory.line for trajectory in read_trajectories(path, lambda line, _: left_out.append(line))]
     assert (kept, left_out) == ([1, 3], [2])
     with pytest.raises(DatasetError, match=r"row 1"):
         list(read_trajectories(path))
 
 
 @pytest.mark.parametrize("part", ["arguments", "tools"])
-def test_json_text_within_a_line_has_its_limits(
+def test_json_text_within_a_line_is_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     monkeypatch.setattr(reading, "MAX_VALUES", 50)
@@ -452,16 +448,16 @@ def test_json_text_within_a_line_has_its_limits(
         row["messages"][1]["tool_calls"][0]["function"]["arguments"] = many
     path = tmp_path / "set.jsonl"
     path.write_text(json.dumps(row))
-    ((_, found),) = read_conversations(path)
+    ((_, entry),) = read_conversations(path)
     if part == "tools":
-        assert isinstance(found, Conversation)
-        assert found.tools == ()
+        assert isinstance(entry, Conversation)
+        assert entry.tools == ()
     else:
-        assert found == Rejected("more than 50 values")
+        assert entry == Rejected("more than 50 values")
 
 
 @pytest.mark.parametrize("place", ["content", "arguments", "text"])
-def test_half_a_surrogate_pair_costs_its_step_only(tmp_path: Path, place: str) -> None:
+def test_lone_surrogate_affects_only_its_step(tmp_path: Path, place: str) -> None:
     row = nested(1, as_text=place == "text")
     bad = json.dumps(row).replace(
         "Mend it." if place == "content" else "x", "\\\\ud800" if place == "text" else "\\ud800"
@@ -476,12 +472,12 @@ def test_half_a_surrogate_pair_costs_its_step_only(tmp_path: Path, place: str) -
     assert second.steps[0].error == ""
 
 
-def test_the_issue_is_what_stands_between_its_tags(tmp_path: Path) -> None:
-    said = ["<github_issue>\n One. </github_issue> Mend it.", "<pr_description>Two.", "Three."]
+def test_issue_is_extracted_from_between_its_tags(tmp_path: Path) -> None:
+    prompts = ["<github_issue>\n One. </github_issue> Mend it.", "<pr_description>Two.", "Three."]
     path = tmp_path / "set.jsonl"
     answer = {"role": "assistant", "content": "done"}
     path.write_text(
-        "".join(json.dumps({"messages": [{"role": "user", "content": one}, answer]}) + "\n" for one in said)
+        "".join(json.dumps({"messages": [{"role": "user", "content": p}, answer]}) + "\n" for p in prompts)
     )
-    found = [one.row.task.problem_statement for one in read_trajectories(path)]
-    assert found == ["One.", "<pr_description>Two.", "Three."]
+    statements = [trajectory.row.task.problem_statement for trajectory in read_trajectories(path)]
+    assert statements == ["One.", "<pr_description>Two.", "Three."]

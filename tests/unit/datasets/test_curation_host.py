@@ -1,4 +1,4 @@
-"""Trouble of the machine that curates: it costs one candidate, and ends a curation where it repeats."""
+"""Host errors during curation: one drops its candidate, repeated ones end the curation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from engine.errors import HostError
 
 
 class Action:
-    """Fails a number of times, then succeeds."""
+    """Action that fails ``failures`` times, then succeeds."""
 
     def __init__(self, failures: int) -> None:
         self.failures = failures
@@ -34,7 +34,7 @@ def curation() -> Any:
 CANDIDATE: Any = SimpleNamespace(path="toy/numbers.py")
 
 
-async def test_an_action_is_tried_again_and_costs_one_candidate_where_it_fails_every_time() -> None:
+async def test_failing_action_is_retried_before_its_candidate_is_dropped() -> None:
     run = curation()
     for _ in range(3):
         assert await _despite_host(run, CANDIDATE, Action(failures=9)) is None
@@ -45,7 +45,7 @@ async def test_an_action_is_tried_again_and_costs_one_candidate_where_it_fails_e
     assert run.fates == {"machine": 6}
 
 
-async def test_a_machine_that_keeps_failing_ends_the_curation() -> None:
+async def test_repeated_host_errors_end_the_curation() -> None:
     run = curation()
     for _ in range(2):
         assert await _despite_host(run, CANDIDATE, Action(failures=9)) is None

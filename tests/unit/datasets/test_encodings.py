@@ -1,4 +1,4 @@
-"""Files of a source in other encodings cost what they hold, files outside of it count for nothing."""
+"""Sources with files in other encodings, malformed metadata, FIFOs or paths outside of their tree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_modules_that_are_not_utf_8_have_no_candidates(tree: Path) -> None:
         seconds={"tests/t.py::low": 0.25},
         executed_by={"pkg/latin.py": executed, "pkg/utf.py": executed},
     )
-    assert {one.path for one in find_candidates(baseline, max_function_lines=20)} == {"pkg/utf.py"}
+    assert {c.path for c in find_candidates(baseline, max_function_lines=20)} == {"pkg/utf.py"}
 
 
 def test_an_author_in_latin_1_does_not_hide_the_requirements(tree: Path, tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_fifo_of_the_source_is_left_out(tree: Path, tmp_path: Path) -> None:
     assert not (fetch_source(str(tree), tmp_path / "home").tree / "pkg" / "fifo").exists()
 
 
-def test_only_files_of_the_source_count(tree: Path, tmp_path: Path) -> None:
-    """What a traced run reports as executed lines is a stranger's word."""
+def test_executed_lines_ignore_files_outside_of_the_source(tree: Path, tmp_path: Path) -> None:
+    """The executed lines that a traced run reports are untrusted."""
     (tree / "pkg/a.py").write_text("x = 1\n")
     outside = tmp_path / "outside.py"
     outside.write_text("y = 1\n")

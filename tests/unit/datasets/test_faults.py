@@ -1,4 +1,4 @@
-"""Fault enumeration: every kind, and what holds for every fault of real modules."""
+"""Enumeration of faults: every kind, and the properties of all faults of real modules."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_docstrings_annotations_decorators_and_logging_are_left_alone() -> None:
     assert lines == set()
 
 
-def test_columns_survive_characters_of_several_bytes_and_windows_newlines() -> None:
+def test_faults_apply_with_multibyte_characters_and_crlf_newlines() -> None:
     source = 'def f(a, b):\r\n    return "é→" if a < b else "ü"\r\n'
     fault = next(f for f in enumerate_faults(source) if f.kind == "compare_flip")
     assert fault.mutated == '    return "é→" if a <= b else "ü"'
@@ -110,7 +110,7 @@ def test_methods_are_named_by_class_and_nested_functions_belong_to_the_outer_one
     assert {f.function for f in enumerate_faults(source)} == {"A.m"}
 
 
-def test_a_variable_is_replaced_only_by_one_that_is_bound_before() -> None:
+def test_wrong_variable_faults_use_only_names_bound_before() -> None:
     source = "def f(a):\n    x = a\n    later = 1\n    return [item for item in x]\n"
     wrong = [f.mutated.strip() for f in enumerate_faults(source) if f.kind == "wrong_variable"]
     assert "x = later" not in wrong
@@ -127,7 +127,7 @@ def test_long_functions_are_skipped_on_request() -> None:
     assert enumerate_faults(source, max_function_lines=2) == []
 
 
-def test_applying_to_another_text_is_refused() -> None:
+def test_apply_fault_refuses_another_text() -> None:
     fault = Fault(
         kind="compare_flip", family="comparison", function="f", function_first_line=1,
         function_last_line=2, line=2, original="    return a < b", mutated="    return a <= b",
@@ -136,15 +136,15 @@ def test_applying_to_another_text_is_refused() -> None:
         apply_fault("def f(a, b):\n    return a\n", fault)
 
 
-def test_every_kind_a_configuration_may_name_is_found_in_real_code_and_no_other() -> None:
+def test_faults_of_real_code_have_exactly_the_configurable_kinds() -> None:
     library = Path(sysconfig.get_path("stdlib"))
-    found: set[str] = set()
+    kinds: set[str] = set()
     for name in ("textwrap", "fractions", "cmd", "calendar"):
         source = (library / f"{name}.py").read_text(encoding="utf-8")
-        found |= {fault.kind for fault in enumerate_faults(source)}
-    assert found == set(get_args(FaultKind))
+        kinds |= {fault.kind for fault in enumerate_faults(source)}
+    assert kinds == set(get_args(FaultKind))
 
 
-def test_an_unknown_kind_is_refused_before_anything_starts() -> None:
+def test_config_rejects_unknown_fault_kinds() -> None:
     with pytest.raises(ConfigError, match="fault_kinds"):
         resolve("quickstart-dataset", {"curation.fault_kinds": ["typo"]})

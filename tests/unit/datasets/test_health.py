@@ -1,4 +1,4 @@
-"""What repeated gradings say about a row, the record of it on disk, and which rows a run uses."""
+"""Assessment of rows from repeated gradings, its records on disk, and selection of rows for a run."""
 
 from __future__ import annotations
 
@@ -88,43 +88,43 @@ def decision(row: TaskRow, *, quarantined: bool, reason: str = "because") -> Dec
         ([FAILED, PASSED], [PASSED, PASSED], RowStatus.FLAKY),
         ([INFRA], [], RowStatus.INFRA),
         ([FAILED, FAILED], [INFRA], RowStatus.INFRA),
-        # What infrastructure lost says nothing: neither for nor against the row.
+        # Gradings lost to infrastructure count neither for nor against the row.
         ([FAILED, INFRA], [PASSED, INFRA], RowStatus.VALID),
         ([INFRA], [FAILED, FAILED], RowStatus.GOLD_FAILS),
     ],
 )
-def test_statuses(noop: list[Verdict], gold: list[Verdict], status: RowStatus) -> None:
+def test_judge_derives_the_row_status(noop: list[Verdict], gold: list[Verdict], status: RowStatus) -> None:
     failing = {PASSED: "", FAILED: "ab", Verdict.TAMPERED: "ab"}
 
     def graded(verdicts: list[Verdict]) -> list[Grade]:
         return [grade(v, failing=failing.get(v, ""), tests="ab" if v in failing else "") for v in verdicts]
 
-    found = judge(graded(noop), graded(gold))
-    assert found.status is status
-    assert bool(found.reason) == (status not in (RowStatus.VALID, RowStatus.INFRA))
+    assessment = judge(graded(noop), graded(gold))
+    assert assessment.status is status
+    assert bool(assessment.reason) == (status not in (RowStatus.VALID, RowStatus.INFRA))
 
 
-def test_a_test_that_wavers_is_named_even_where_the_verdict_stays() -> None:
+def test_flaky_test_is_named_even_if_the_verdict_is_stable() -> None:
     noop = [grade(FAILED, failing="a"), grade(FAILED, failing="ab")]
-    found = judge(noop, [grade(PASSED), grade(PASSED)])
-    assert (found.status, found.flaky_tests) == (RowStatus.FLAKY, ("b",))
-    assert "flaky tests: b" in found.reason
-    often = judge([grade(FAILED, failing="a")], [grade(PASSED), grade(FAILED, failing="b"), grade(PASSED)])
-    assert "with the gold patch it passed 2 of 3 times" in often.reason
-    assert (often.noop.outcome, often.gold.outcome) == (SideOutcome.FAILED, SideOutcome.FLAKY)
+    assessment = judge(noop, [grade(PASSED), grade(PASSED)])
+    assert (assessment.status, assessment.flaky_tests) == (RowStatus.FLAKY, ("b",))
+    assert "flaky tests: b" in assessment.reason
+    repeated = judge([grade(FAILED, failing="a")], [grade(PASSED), grade(FAILED, failing="b"), grade(PASSED)])
+    assert "with the gold patch it passed 2 of 3 times" in repeated.reason
+    assert (repeated.noop.outcome, repeated.gold.outcome) == (SideOutcome.FAILED, SideOutcome.FLAKY)
 
 
-def test_a_grading_without_outcomes_does_not_make_its_tests_flaky() -> None:
+def test_grading_without_outcomes_does_not_make_its_tests_flaky() -> None:
     missing = TestResult(test_id="a", kind=TestKind.FAIL_TO_PASS, outcome=TestOutcome.MISSING)
     timeout = Grade(verdict=Verdict.TEST_TIMEOUT, reward=0.0, tests=(missing,))
-    found = judge([grade(FAILED, failing="a"), timeout], [grade(PASSED), grade(PASSED)])
-    assert (found.status, found.flaky_tests) == (RowStatus.VALID, ())
+    assessment = judge([grade(FAILED, failing="a"), timeout], [grade(PASSED), grade(PASSED)])
+    assert (assessment.status, assessment.flaky_tests) == (RowStatus.VALID, ())
 
 
 # --- records --------------------------------------------------------------------------------------
 
 
-def test_the_newest_validation_decides_unless_a_person_did(tmp_path: Path) -> None:
+def test_newest_validation_decides_unless_a_person_decided(tmp_path: Path) -> None:
     row, other = make_row(), make_row("two")
     folder = tmp_path / "d"
     folder.mkdir()
@@ -143,20 +143,20 @@ def test_the_newest_validation_decides_unless_a_person_did(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("status", [RowStatus.VALID, RowStatus.INFRA])
-def test_only_a_fault_of_the_row_quarantines_it(tmp_path: Path, status: RowStatus) -> None:
+def test_valid_and_infra_records_do_not_quarantine_a_row(tmp_path: Path, status: RowStatus) -> None:
     row = make_row()
     append(tmp_path, [record(row, status)])
     assert not row_standings(tmp_path, [row])[row.task.id].quarantined
 
 
-def test_a_run_may_only_look(tmp_path: Path) -> None:
+def test_validation_without_quarantine_only_records_the_status(tmp_path: Path) -> None:
     row = make_row()
     append(tmp_path, [record(row, RowStatus.GOLD_FAILS, quarantine=False)])
     standing = row_standings(tmp_path, [row])[row.task.id]
     assert (standing.status, standing.quarantined) == (RowStatus.GOLD_FAILS, False)
 
 
-def test_a_row_edited_by_hand_is_a_row_nobody_looked_at(tmp_path: Path) -> None:
+def test_edited_row_has_no_standing(tmp_path: Path) -> None:
     row = make_row()
     append(tmp_path, [record(row, RowStatus.GOLD_FAILS)])
     mended = replace(row, answer=replace(row.answer, gold_patch="another"))
@@ -164,7 +164,7 @@ def test_a_row_edited_by_hand_is_a_row_nobody_looked_at(tmp_path: Path) -> None:
     assert row_standings(tmp_path, [row])[row.task.id].quarantined
 
 
-def test_the_content_of_a_row_is_that_of_its_files(tmp_path: Path) -> None:
+def test_row_content_equals_the_hash_of_its_stored_lines(tmp_path: Path) -> None:
     rows = [make_row(), make_row("two", timeout_s=3.0, test_files={"a": "é"}, pass_to_pass=("x", "y"))]
     store.save_dataset(tmp_path, "d", rows, {})
     folder = store.dataset_path(tmp_path, "d")
@@ -180,17 +180,17 @@ def test_the_content_of_a_row_is_that_of_its_files(tmp_path: Path) -> None:
     assert row_content(rows[0]) != row_content(rows[1])
 
 
-def test_a_cut_off_line_is_passed_over_and_written_past(tmp_path: Path) -> None:
+def test_truncated_line_is_skipped_and_later_records_are_appended(tmp_path: Path) -> None:
     row = make_row()
     append(tmp_path, [record(row, RowStatus.FLAKY)])
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"type": "validation", "id": "2/x", "tas')
     assert len(read(tmp_path)) == 1
     append(tmp_path, [record(row, RowStatus.VALID, run="2")])
-    assert [found.run_id for found in read(tmp_path) if isinstance(found, ValidationRecord)] == ["1", "2"]
+    assert [entry.run_id for entry in read(tmp_path) if isinstance(entry, ValidationRecord)] == ["1", "2"]
 
 
-def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
+def test_invalid_record_error_names_row_and_field(tmp_path: Path) -> None:
     append(tmp_path, [record(make_row(), RowStatus.FLAKY)])
     with (tmp_path / FILE).open("ab") as file:
         file.write(b'{"type": "validation", "id": "2/x"}\n')
@@ -198,7 +198,7 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
         read(tmp_path)
 
 
-def test_many_writers_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_no_records(tmp_path: Path) -> None:
     row = make_row()
 
     def write(run: int) -> None:
@@ -210,10 +210,10 @@ def test_many_writers_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({found.id for found in read(tmp_path)}) == 80
+    assert len({entry.id for entry in read(tmp_path)}) == 80
 
 
-def test_records_outlive_the_rows_they_are_about(tmp_path: Path) -> None:
+def test_records_survive_saving_the_dataset_again(tmp_path: Path) -> None:
     row, other = make_row(), make_row("two")
     store.save_dataset(tmp_path, "d", [row], {})
     folder = store.dataset_path(tmp_path, "d")
@@ -228,17 +228,17 @@ def test_records_outlive_the_rows_they_are_about(tmp_path: Path) -> None:
 # --- selection ------------------------------------------------------------------------------------
 
 
-def test_a_run_leaves_out_what_is_in_quarantine(tmp_path: Path) -> None:
+def test_select_excludes_quarantined_rows(tmp_path: Path) -> None:
     rows = [make_row(str(number)) for number in range(4)]
     append(tmp_path, [record(rows[1], RowStatus.FLAKY), record(rows[2], RowStatus.VALID)])
-    found = select(rows, DatasetConfig(name="d"), tmp_path)
-    assert found.rows == (rows[0], rows[2], rows[3])
-    assert (found.num_tasks, found.num_quarantined, found.num_unmeasured) == (4, 1, 0)
+    selection = select(rows, DatasetConfig(name="d"), tmp_path)
+    assert selection.rows == (rows[0], rows[2], rows[3])
+    assert (selection.num_tasks, selection.num_quarantined, selection.num_unmeasured) == (4, 1, 0)
     everything = select(rows, DatasetConfig(name="d", quarantined="include"), tmp_path)
     assert everything.rows == tuple(rows)
 
 
-def test_a_run_may_choose_by_measured_solve_rate(tmp_path: Path) -> None:
+def test_select_filters_by_measured_solve_rate(tmp_path: Path) -> None:
     rows = [make_row(name) for name in ("none", "some", "all", "new", "few")]
     counts = {"none": (0, 8), "some": (3, 8), "all": (8, 8), "few": (0, 2)}
     tasks = {row.task.id: counts[row.task.instance_id] for row in rows if row.task.instance_id in counts}
@@ -251,11 +251,11 @@ def test_a_run_may_choose_by_measured_solve_rate(tmp_path: Path) -> None:
     assert chosen(solve_rate_min=0.01, solve_rate_max=0.99) == ["some", "new", "few"]
     assert chosen(solve_rate_min=0.01, solve_rate_samples=2) == ["some", "all", "new"]
     assert chosen(solve_rate_max=0) == ["none", "new", "few"]
-    found = select(rows, DatasetConfig(name="d", solve_rate_max=0.5), tmp_path)
-    assert (found.num_outside, found.num_unmeasured) == (1, 2)
+    selection = select(rows, DatasetConfig(name="d", solve_rate_max=0.5), tmp_path)
+    assert (selection.num_outside, selection.num_unmeasured) == (1, 2)
 
 
-def test_what_cannot_be_selected_says_why(tmp_path: Path) -> None:
+def test_failed_selection_reports_the_reason(tmp_path: Path) -> None:
     row = make_row()
     with pytest.raises(DatasetError, match="never measured.*dataset difficulty"):
         select([row], DatasetConfig(name="d", solve_rate_min=0.1), tmp_path)
@@ -271,7 +271,7 @@ def test_what_cannot_be_selected_says_why(tmp_path: Path) -> None:
         resolve("validate-dataset", {"grading.reuse_verdicts": True})
 
 
-def test_reasons_say_what_the_grading_said() -> None:
+def test_reasons_contain_the_detail_of_the_grading() -> None:
     lost = judge([grade(INFRA, detail="no such image")], ())
     assert (lost.status, lost.reason) == (RowStatus.INFRA, "no such image")
     gold = [grade(INFRA, detail="gone"), grade(FAILED, failing="a", detail="a failed")]

@@ -1,4 +1,4 @@
-"""Kept measurements of curation: read back as written, whatever a killed process left."""
+"""Stored measurements of curation: round trips, and files damaged by a killed process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def opened(home: Path) -> Measurements:
     return Measurements(home, "toy-1", stability_runs=2, sandbox=SandboxConfig())
 
 
-def test_a_baseline_is_read_back(tmp_path: Path, baseline: Baseline) -> None:
+def test_baseline_is_loaded_only_for_the_same_inputs(tmp_path: Path, baseline: Baseline) -> None:
     kept = opened(tmp_path)
     assert kept.baseline(baseline.source, baseline.toolchain) is None
     kept.keep_baseline(baseline)
@@ -80,14 +80,14 @@ def test_a_baseline_is_read_back(tmp_path: Path, baseline: Baseline) -> None:
         '{"seconds": ["t"], "executed_by": {}}',
     ],
 )
-def test_a_damaged_baseline_is_none(content: str, tmp_path: Path, baseline: Baseline) -> None:
+def test_damaged_baseline_is_ignored(content: str, tmp_path: Path, baseline: Baseline) -> None:
     kept = opened(tmp_path)
     kept.keep_baseline(baseline)
     next((tmp_path / FOLDER).glob("*/baseline.json")).write_text(content)
     assert kept.baseline(baseline.source, baseline.toolchain) is None
 
 
-def test_trials_belong_to_a_fault_with_its_tests(tmp_path: Path, candidates: list[Candidate]) -> None:
+def test_trials_are_stored_by_fault_and_tests(tmp_path: Path, candidates: list[Candidate]) -> None:
     first, second = candidates[:2]
     kept = opened(tmp_path)
     kept.keep_trial(first, Trial(("tests/t.py::low",), "AssertionError"))
@@ -100,7 +100,7 @@ def test_trials_belong_to_a_fault_with_its_tests(tmp_path: Path, candidates: lis
     assert next((tmp_path / FOLDER).glob("*/trials.jsonl")).stat().st_mode & 0o777 == 0o600
 
 
-def test_a_line_cut_off_by_a_kill_costs_its_trial_alone(tmp_path: Path, candidates: list[Candidate]) -> None:
+def test_truncated_line_loses_only_its_trial(tmp_path: Path, candidates: list[Candidate]) -> None:
     kept = opened(tmp_path)
     for candidate in candidates[:2]:
         kept.keep_trial(candidate, Trial())

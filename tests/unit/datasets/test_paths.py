@@ -1,4 +1,4 @@
-"""Paths that count as tests, their configuration or installed packages, in all languages of the datasets."""
+"""Classification of paths as tests, configuration or installed packages, in all dataset languages."""
 # ruff: noqa: E501  (lists of paths)
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ CODE = [
 ]  # fmt: skip
 
 
-def test_paths_are_tests_configuration_installed_or_code() -> None:
+def test_paths_are_classified_as_tests_configuration_installed_or_code() -> None:
     for path in TESTS:
         assert is_test_code(path), path
         assert is_test_path(path), path
@@ -66,11 +66,11 @@ def test_paths_are_tests_configuration_installed_or_code() -> None:
     for path in INSTALLED:
         assert is_installed(path), path
     for path in CODE:
-        found = {check.__name__ for check in (is_test_code, is_configuration, is_installed) if check(path)}
-        assert found == set(), path
+        matching = {check.__name__ for check in (is_test_code, is_configuration, is_installed) if check(path)}
+        assert matching == set(), path
 
 
-def test_only_pytests_configuration_counts_as_tests_where_code_is_measured() -> None:
+def test_only_configuration_of_pytest_counts_as_a_test_path() -> None:
     assert is_test_path("conftest.py")
     assert not is_test_path("package.json")
     assert not is_test_path("")
@@ -89,6 +89,6 @@ def test_only_pytests_configuration_counts_as_tests_where_code_is_measured() -> 
         ("pkg/a.py", "", False),
     ],
 )
-def test_folders_of_helpers_that_products_ship(path: str, folder: str, shipped: bool) -> None:
+def test_may_be_shipped_accepts_test_helpers_of_products(path: str, folder: str, shipped: bool) -> None:
     assert innermost_test_folder(path) == folder
     assert may_be_shipped(folder) is shipped

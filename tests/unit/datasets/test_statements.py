@@ -1,4 +1,4 @@
-"""The wording that curation and the warm start share."""
+"""Wording of problem statements, shared by curation and the warm start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_line_hint_quotes_the_stripped_line() -> None:
     )
 
 
-def test_weaker_hints_locate_less() -> None:
+def test_weaker_hints_are_less_specific() -> None:
     assert "line 316" not in statement("function")
     assert "lines 310-322" in statement("function")
     assert statement("none") == f"Failing: {TEST} (AssertionError)"

@@ -41,21 +41,21 @@ def test_rows_survive_the_round_trip(tmp_path: Path) -> None:
     assert [row.task.instance_id for row in loaded.split("heldout")] == ["b"]
 
 
-def test_saving_replaces_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_saving_replaces_a_dataset_without_leftovers(tmp_path: Path) -> None:
     save_dataset(tmp_path, "d", [make_row("a")], {})
     save_dataset(tmp_path, "d", [make_row("b")], {})
     assert [row.task.instance_id for row in load_dataset(tmp_path, "d").rows] == ["b"]
     assert [path.name for path in (tmp_path / "datasets").iterdir()] == ["d"]
 
 
-def test_the_id_depends_on_task_and_answer() -> None:
+def test_content_id_depends_on_task_and_answer() -> None:
     row = make_row("a")
     assert len(row.task.id) == 16
     assert with_content_id(row).task.id == row.task.id
     assert with_content_id(replace(row, answer=replace(row.answer, gold_patch="x"))).task.id != row.task.id
 
 
-def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_rows_with_the_same_instance_id_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DatasetError) as raised:
         save_dataset(tmp_path, "d", [make_row("a"), make_row("a", gold="other")], {})
     assert (raised.value.row, raised.value.field) == (1, "instance_id")
@@ -72,7 +72,7 @@ def test_two_rows_of_one_name_are_refused(tmp_path: Path) -> None:
         ("answers.jsonl", {"id": "other"}, "id"),
     ],
 )
-def test_a_malformed_row_is_named(tmp_path: Path, file: str, changes: dict[str, object], field: str) -> None:
+def test_malformed_rows_are_named(tmp_path: Path, file: str, changes: dict[str, object], field: str) -> None:
     save_dataset(tmp_path, "d", [make_row("a"), make_row("b")], {})
     edit(tmp_path, file, 1, **changes)
     with pytest.raises(DatasetError) as raised:

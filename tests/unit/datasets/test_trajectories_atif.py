@@ -1,4 +1,4 @@
-"""Trajectories in Harbor's interchange format, with metrics per step; what is odd costs its step."""
+"""Trajectories in Harbor's interchange format, with metrics per step; odd parts are marked on their step."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ CASE = Path(__file__).parent / "cases" / "trajectories" / "atif.json"
 
 
 def document(**changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(CASE.read_text())
-    return {**found, **changes}
+    content: dict[str, Any] = json.loads(CASE.read_text())
+    return {**content, **changes}
 
 
-def test_a_document_is_a_trajectory_without_loss() -> None:
-    (found,) = read_trajectories(CASE)
-    assert found.row.task.problem_statement == "Repair add()."
-    first, second = found.steps
+def test_document_is_read_as_a_trajectory_without_loss() -> None:
+    (parsed,) = read_trajectories(CASE)
+    assert parsed.row.task.problem_statement == "Repair add()."
+    first, second = parsed.steps
     assert (first.thought, first.call) == ("hm", ToolCall(name="bash", arguments={"command": "ls"}))
     assert (first.observation, first.prompt_tokens, first.generated_tokens) == ("a.py", 10, 5)
-    assert (first.cost, found.cost, second.response) == (0.001, 0.001, "Done.")
-    assert (found.termination, found.verdict, found.patch) == (TerminationReason.SUBMITTED, None, None)
-    assert (found.metadata["model"], found.metadata["session_id"]) == ("m", "s-1")
-    *_, finished = events_of(found, first_seq=1, time=0.0)
+    assert (first.cost, parsed.cost, second.response) == (0.001, 0.001, "Done.")
+    assert (parsed.termination, parsed.verdict, parsed.patch) == (TerminationReason.SUBMITTED, None, None)
+    assert (parsed.metadata["model"], parsed.metadata["session_id"]) == ("m", "s-1")
+    *_, finished = events_of(parsed, first_seq=1, time=0.0)
     assert isinstance(finished, TrajectoryFinished)
     assert finished.imported is not None
     assert finished.imported["agent"]["name"] == "toy-agent"
@@ -51,7 +51,7 @@ def test_outcomes_in_extra_are_read(tmp_path: Path) -> None:
     )
 
 
-def test_several_calls_of_a_step_are_steps_with_its_metrics_on_the_first(tmp_path: Path) -> None:
+def test_parallel_calls_become_steps_with_the_metrics_on_the_first(tmp_path: Path) -> None:
     calls = [{"tool_call_id": name, "function_name": "bash", "arguments": {"n": name}} for name in "ab"]
     results = [{"source_call_id": name, "content": f"to {name}"} for name in "ba"]
     steps = [
@@ -67,16 +67,16 @@ def test_several_calls_of_a_step_are_steps_with_its_metrics_on_the_first(tmp_pat
     with pytest.raises(DatasetError, match="not JSON"):
         list(read_trajectories(path))
     left_out: list[tuple[int, str]] = []
-    (found,) = read_trajectories(path, lambda *one: left_out.append(one))
+    (trajectory,) = read_trajectories(path, lambda *rejected: left_out.append(rejected))
     assert left_out == [(2, "not JSON")]
-    assert [(one.observation, one.generated_tokens) for one in found.steps] == [
+    assert [(step.observation, step.generated_tokens) for step in trajectory.steps] == [
         ("to a", 7), ("to b", 0), ("odd", 2),
     ]  # fmt: skip
-    assert [bool(one.error) for one in found.steps] == [False, False, True]
-    assert (found.steps[0].prompt_tokens, found.cost) == (0, None)
+    assert [bool(step.error) for step in trajectory.steps] == [False, False, True]
+    assert (trajectory.steps[0].prompt_tokens, trajectory.cost) == (0, None)
 
 
-def test_lines_beyond_the_limits_cost_themselves_with_the_reason(
+def test_lines_beyond_the_limits_are_left_out_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "MAX_LINE", 10 << 10)
@@ -89,8 +89,8 @@ def test_lines_beyond_the_limits_cost_themselves_with_the_reason(
         "\n".join([sound, levels, json.dumps(document(notes="x" * (11 << 10))), many, sound, "{"])
     )
     left_out: list[tuple[int, str]] = []
-    found = list(read_trajectories(path, lambda *one: left_out.append(one)))
-    assert [one.line for one in found] == [1, 5]
+    trajectories = list(read_trajectories(path, lambda *rejected: left_out.append(rejected)))
+    assert [trajectory.line for trajectory in trajectories] == [1, 5]
     assert left_out == [
         (2, "nested more than 100 levels deep"),
         (3, "longer than 0 MiB"),
@@ -107,7 +107,7 @@ def test_a_document_beyond_the_limits_is_not_read_as_lines(
     path.write_text(json.dumps(document(notes=[0] * 301), indent=1))
     left_out: list[tuple[int, str]] = []
     with pytest.raises(DatasetError, match="more than 300 values"):
-        list(read_trajectories(path, lambda *one: left_out.append(one)))
+        list(read_trajectories(path, lambda *rejected: left_out.append(rejected)))
     assert left_out == []
 
 

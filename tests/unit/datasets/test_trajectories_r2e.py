@@ -1,4 +1,4 @@
-"""R2E-Gym's trajectory format, on real data and on broken lines."""
+"""R2E-Gym's trajectory format: conversion, odd fields and malformed lines."""
 
 from __future__ import annotations
 
@@ -81,21 +81,21 @@ def test_edited_tests_of_an_imported_patch_are_findings(tmp_path: Path) -> None:
         [*events_of(trajectory, first_seq=1, time=0.0)][-1].model_dump()["findings"]
         for trajectory in trajectories
     )
-    assert [(found["kind"], found["detail"]) for found in first] == [
+    assert [(finding["kind"], finding["detail"]) for finding in first] == [
         ("tests_edited", "tests/test_a.py"),
         ("configuration_edited", "setup.cfg"),
     ]
     assert second == [], "a patch that cannot be read edits nothing that is known"
 
 
-def test_limits_are_no_submission_and_a_missing_reward_is_no_verdict(tmp_path: Path) -> None:
+def test_token_limit_is_no_submission_and_missing_reward_is_no_verdict(tmp_path: Path) -> None:
     path = write(tmp_path, record(exit_reason="token_limit", reward=None))
     (trajectory,) = read_r2e_trajectories(path)
     assert trajectory.termination is TerminationReason.MAX_CONTEXT
     assert (trajectory.reward, trajectory.verdict) == (None, None)
 
 
-def test_values_of_a_call_are_lossless() -> None:
+def test_call_arguments_are_parsed_without_loss() -> None:
     call, error = parse_action(
         "<function=edit>\n  <parameter=old>\n  x = 1\n\n</parameter>\n"
         "<parameter=new> y</parameter></function>"
@@ -115,7 +115,7 @@ def test_values_of_a_call_are_lossless() -> None:
         ({"ds": {**record()["ds"], "patch": None}}, "patch"),
     ],
 )
-def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
+def test_malformed_lines_name_row_and_field(tmp_path: Path, changes: dict[str, Any], field: str) -> None:
     with pytest.raises(DatasetError) as raised:
         list(read_r2e_trajectories(write(tmp_path, record(), record(**changes))))
     assert (raised.value.row, raised.value.field) == (1, field)
@@ -134,15 +134,15 @@ def test_malformed_lines_are_named(tmp_path: Path, changes: dict[str, Any], fiel
         ({"observation": "\ud800\0"}, REPLACED),
     ],
 )
-def test_an_odd_field_of_a_step_costs_itself_and_is_named(tmp_path: Path, step: Any, problem: str) -> None:
+def test_odd_field_of_a_step_is_replaced_and_named(tmp_path: Path, step: Any, problem: str) -> None:
     good = record()["trajectory_steps"][0]
     odd = {**good, **step} if step and isinstance(step, dict) else step
-    (found,) = read_r2e_trajectories(write(tmp_path, record(trajectory_steps=[good, odd, good])))
-    first, second, third = found.steps
+    (trajectory,) = read_r2e_trajectories(write(tmp_path, record(trajectory_steps=[good, odd, good])))
+    first, second, third = trajectory.steps
     assert first.error == third.error == "the action is empty"
     assert second.error.startswith("trajectory_steps.1")
     assert problem in second.error
-    for event in events_of(found, first_seq=1, time=0.0):
+    for event in events_of(trajectory, first_seq=1, time=0.0):
         EVENT_ADAPTER.validate_json(event.model_dump_json())
 
 
@@ -158,21 +158,21 @@ def test_an_odd_field_of_a_step_costs_itself_and_is_named(tmp_path: Path, step: 
     ],
 )
 def test_only_0_and_1_are_rewards(tmp_path: Path, reward: Any, verdict: Verdict | None) -> None:
-    (found,) = read_r2e_trajectories(write(tmp_path, record(reward=reward)))
-    assert (found.verdict, found.reward) == (verdict, None if verdict is None else float(reward))
+    (trajectory,) = read_r2e_trajectories(write(tmp_path, record(reward=reward)))
+    assert (trajectory.verdict, trajectory.reward) == (verdict, None if verdict is None else float(reward))
     known = verdict is not None or reward is None
-    named = "reward" in found.metadata or found.metadata.get("replaced_in") == ["reward"]
+    named = "reward" in trajectory.metadata or trajectory.metadata.get("replaced_in") == ["reward"]
     assert named is not known, "a person sees what could not be read"
 
 
-def test_a_deeply_nested_field_costs_its_line_only(tmp_path: Path) -> None:
+def test_line_with_a_deeply_nested_field_is_left_out(tmp_path: Path) -> None:
     sound = json.dumps(record())
     odd = sound.replace('"output_patch"', f'"exp": {"[" * 600}{"]" * 600}, "output_patch"')
     path = tmp_path / "t.jsonl"
     path.write_text(f"{sound}\n{odd}\n{sound}\n")
     left_out: list[tuple[int, str]] = []
-    found = list(read_r2e_trajectories(path, lambda *one: left_out.append(one)))
-    assert [one.line for one in found] == [1, 3]
+    trajectories = list(read_r2e_trajectories(path, lambda *rejected: left_out.append(rejected)))
+    assert [trajectory.line for trajectory in trajectories] == [1, 3]
     assert [line for line, _ in left_out] == [2]
     assert "nested more than 100 levels deep" in left_out[0][1]
 
@@ -180,29 +180,29 @@ def test_a_deeply_nested_field_costs_its_line_only(tmp_path: Path) -> None:
 def test_a_missing_patch_is_unknown_and_an_empty_one_is_known(tmp_path: Path) -> None:
     missing = {name: value for name, value in record().items() if name != "output_patch"}
     path = write(tmp_path, missing, record(output_patch=7), record(output_patch=""))
-    found = list(read_r2e_trajectories(path))
-    assert [one.patch for one in found] == [None, None, ""]
-    ends = [list(events_of(one, first_seq=1, time=0.0))[-1].model_dump() for one in found]
+    trajectories = list(read_r2e_trajectories(path))
+    assert [t.patch for t in trajectories] == [None, None, ""]
+    ends = [list(events_of(t, first_seq=1, time=0.0))[-1].model_dump() for t in trajectories]
     assert [end["imported"].get("patch", "known") for end in ends] == [None, None, "known"]
 
 
 def test_replaced_values_of_a_record_are_named(tmp_path: Path) -> None:
-    (found,) = read_r2e_trajectories(write(tmp_path, record(exp_name="\ud800", verifier_prob=float("nan"))))
-    assert found.metadata["replaced_in"] == ["exp_name", "verifier_prob"]
-    assert (found.metadata["exp_name"], found.metadata["verifier_prob"]) == ("\ufffd", None)
+    (parsed,) = read_r2e_trajectories(write(tmp_path, record(exp_name="\ud800", verifier_prob=float("nan"))))
+    assert parsed.metadata["replaced_in"] == ["exp_name", "verifier_prob"]
+    assert (parsed.metadata["exp_name"], parsed.metadata["verifier_prob"]) == ("\ufffd", None)
 
 
 def converted(
     path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, str, str]:
-    """Return exit code and both outputs of the command."""
+    """Run the command; return its exit code, stdout and stderr."""
     monkeypatch.setattr("sys.argv", ["trajectories_r2e", str(path)])
     code = convert(read_r2e_trajectories, "R2E-Gym's trajectories")
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    output = capsys.readouterr()
+    return code, output.out, output.err
 
 
-def test_the_command_leaves_out_what_is_no_trajectory_and_says_why(
+def test_command_leaves_out_invalid_lines_and_reports_the_reasons(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path, record(), record(exit_reason="aliens"), 3, record())
@@ -212,13 +212,13 @@ def test_the_command_leaves_out_what_is_no_trajectory_and_says_why(
     lines = [json.loads(line) for line in out.splitlines()]
     events = [EVENT_ADAPTER.validate_python(line) for line in lines if "task" not in line]
     assert [event.seq for event in events] == list(range(1, len(events) + 1))
-    assert [one.ref.index for one in events if isinstance(one, TrajectoryFinished)] == [0, 1]
-    told = [line.removeprefix(f"{path}: ") for line in err.splitlines()]
-    assert told[0].startswith(
+    assert [event.ref.index for event in events if isinstance(event, TrajectoryFinished)] == [0, 1]
+    reported = [line.removeprefix(f"{path}: ") for line in err.splitlines()]
+    assert reported[0].startswith(
         "1 line was left out; line 2: unknown reason 'aliens' (row 1, field 'exit_reason')"
     )
-    assert told[1].startswith("1 line was left out; line 3: not an object")
-    assert told[2].startswith("2 lines were left out; the first is line 5: not JSON: ")
+    assert reported[1].startswith("1 line was left out; line 3: not an object")
+    assert reported[2].startswith("2 lines were left out; the first is line 5: not JSON: ")
 
 
 def test_a_file_without_trajectories_is_an_error(
@@ -242,7 +242,7 @@ def test_lines_that_are_left_out_are_counted_by_kind(
     assert last.endswith("is it a single JSON document, such as a .traj file? Expected one object per line")
 
 
-def test_rows_of_r2e_gyms_own_datasets_are_tasks_by_their_commits(tmp_path: Path) -> None:
+def test_r2e_gym_dataset_rows_become_tasks_named_by_their_commits(tmp_path: Path) -> None:
     log = rows.OLD_LOG.replace("FAILED", "PASSED").replace(" - assert 11 == 10", "")
     (trajectory,) = read_r2e_trajectories(write(tmp_path, record(ds=rows.r2e_gym(), test_output=log)))
     task = trajectory.row.task
