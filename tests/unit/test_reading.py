@@ -48,7 +48,7 @@ def test_parse_bounded_counts_a_string_with_punctuation_as_one_value() -> None:
     assert parse_bounded(json.dumps(value).encode()) == value
 
 
-def test_overlong_lines_are_skipped_and_other_lines_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlong_lines_are_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reading, "MAX_LINE", 100)
     monkeypatch.setattr(reading, "_CHUNK", 16)
     text = b"\n".join([b"first", b" ", b"x" * 100_000, b"y" * 99, b"z" * 101])
