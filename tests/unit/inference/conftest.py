@@ -1,4 +1,4 @@
-"""Clocks for tests of waits."""
+"""Fixtures that control the event loop's clock."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture
 async def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
-    """Let the event loop's time pass at once wherever it would wait; return that time."""
+    """Skip every wait of the event loop; return a function that reads its virtual time."""
     loop: Any = asyncio.get_running_loop()
     select, now = loop._selector.select, [0.0]
 
@@ -29,13 +29,13 @@ async def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[], float]:
 
 @pytest.fixture
 async def skip_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
-    """Return a function, for any thread, that makes seconds of the event loop's time pass at once."""
+    """Return a thread-safe function that advances the event loop's clock by seconds."""
     loop = asyncio.get_running_loop()
     now, ahead = loop.time, [0.0]
 
     def skip(seconds: float) -> None:
         ahead[0] += seconds
-        loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which looks at its clock
+        loop.call_soon_threadsafe(lambda: None)  # wakes the loop, which then reads its clock
 
     monkeypatch.setattr(loop, "time", lambda: now() + ahead[0])
     return skip

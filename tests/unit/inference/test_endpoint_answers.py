@@ -1,4 +1,4 @@
-"""Reading of an endpoint's answers, whole and in parts, right and wrong."""
+"""Parsing of endpoint answers: complete and streamed, valid and malformed."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ def in_parts(reply: Reply) -> Answer:
     return read_answer(streamed.body())
 
 
-def test_a_stream_reads_as_the_whole_answer() -> None:
+def test_streamed_answers_equal_complete_answers() -> None:
     assert [in_parts(reply) for reply in REPLIES] == [whole(reply) for reply in REPLIES]
 
 
-def test_every_field_is_read() -> None:
+def test_every_field_of_an_answer_is_read() -> None:
     answer = whole(REPLIES[1])
     assert answer.content == ""
     assert answer.thinking == "let me see"
@@ -72,7 +72,7 @@ def test_every_field_is_read() -> None:
     assert whole(REPLIES[7]).usage is None
 
 
-def test_content_in_parts_is_joined_and_thinking_kept_apart() -> None:
+def test_content_parts_are_joined_and_thinking_is_separated() -> None:
     parts = [
         {"type": "thinking", "thinking": [{"type": "text", "text": "why"}]},
         {"type": "text", "text": "because "},
@@ -93,14 +93,14 @@ def test_content_in_parts_is_joined_and_thinking_kept_apart() -> None:
         ("[" * 100_000, "not valid JSON"),
     ],
 )
-def test_wrong_arguments_are_an_error_for_the_model(arguments: str, error: str) -> None:
+def test_malformed_arguments_are_reported_to_the_model(arguments: str, error: str) -> None:
     [call] = whole(Reply(calls=[("f", arguments)])).calls
     assert error in call.error
     assert call.arguments == arguments
 
 
 @pytest.mark.parametrize("call", [None, "f", {}, {"function": None}, {"function": {"name": 7}}])
-def test_a_call_without_a_name_is_an_error_for_the_model(call: Any) -> None:
+def test_calls_without_a_name_are_reported_to_the_model(call: Any) -> None:
     [read] = whole(Reply(message={"tool_calls": [call]})).calls
     assert read.error == "the tool call names no function"
 
@@ -114,13 +114,13 @@ def test_arguments_may_be_an_object_or_missing() -> None:
     assert [(call.arguments, call.error) for call in read] == [({"a": 1}, ""), ({}, "")]
 
 
-def test_null_arguments_are_none() -> None:
+def test_null_arguments_count_as_no_arguments() -> None:
     [call] = whole(Reply(calls=[("finish", "null")])).calls
     assert call == NativeCall(name="finish", arguments="null")
     assert checked_arguments(call.arguments) == {}
 
 
-def test_provider_state_is_kept_as_it_came_and_nothing_else() -> None:
+def test_only_provider_state_is_kept_and_unchanged() -> None:
     state = {
         "reasoning_details": [{"type": "reasoning.encrypted", "data": "x"}],
         "thinking_blocks": [{"a": [1]}],
@@ -212,19 +212,19 @@ def test_an_answer_without_a_message_is_garbled(body: Any) -> None:
 @pytest.mark.parametrize(
     "body", [{"error": {"code": 502}}, {"choices": [{"error": {"code": 502}, "message": {"content": ""}}]}]
 )
-def test_an_error_inside_of_an_answer_is_reported(body: Any) -> None:
+def test_an_error_inside_an_answer_is_raised(body: Any) -> None:
     with pytest.raises(ReportedError) as reported:
         read_answer(body)
     assert reported.value.body == {"code": 502}
 
 
 @pytest.mark.parametrize("data", [b"", b"<html>", b"{", b"[" * 100_000, b"\xff\xfe"])
-def test_what_is_no_json_is_garbled(data: bytes) -> None:
+def test_invalid_json_is_garbled(data: bytes) -> None:
     with pytest.raises(GarbledAnswerError, match="not JSON"):
         read_json(data)
 
 
-def test_an_answer_beyond_all_limits_is_not_read() -> None:
+def test_oversized_answers_are_rejected() -> None:
     with pytest.raises(OversizedAnswerError):
         whole(Reply(content="x" * (MAX_RESPONSE_CHARS + 1)))
     streamed = StreamedAnswer()
@@ -236,7 +236,7 @@ def test_an_answer_beyond_all_limits_is_not_read() -> None:
     assert streamed.size <= MAX_RESPONSE_CHARS + (1 << 20)
 
 
-def test_a_stream_without_its_end_is_garbled() -> None:
+def test_a_truncated_stream_is_garbled() -> None:
     streamed = StreamedAnswer()
     for chunk in Reply(content="hello").chunks("m")[:-2]:
         streamed.add(chunk)
@@ -244,7 +244,7 @@ def test_a_stream_without_its_end_is_garbled() -> None:
         streamed.body()
 
 
-def test_calls_without_an_index_are_told_apart_by_their_identifier() -> None:
+def test_calls_without_an_index_are_distinguished_by_their_identifier() -> None:
     streamed = StreamedAnswer()
     for identifier, name in (("a", "f"), ("b", "g")):
         call = {"id": identifier, "function": {"name": name, "arguments": '{"n":'}}
@@ -261,14 +261,14 @@ async def _parts(*parts: bytes) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-async def test_events_are_read_however_the_bytes_are_cut(size: int) -> None:
+async def test_events_are_read_from_chunks_of_any_size(size: int) -> None:
     text = ': ping\r\n\r\nevent: x\ndata: {"a": "line\u2028separator"}\n\ndata:{"b": 2}\r\n\r\n'
     data = f"{text}data: [DONE]\n\nrest".encode()
-    cut = _parts(*(data[place : place + size] for place in range(0, len(data), size)))
+    cut = _parts(*(data[offset : offset + size] for offset in range(0, len(data), size)))
     assert [event async for event in events(cut)] == [{"a": "line\u2028separator"}, {"b": 2}]
 
 
-def test_usage_and_cost() -> None:
+def test_usage_includes_token_counts_and_cost() -> None:
     reported = {
         "prompt_tokens": 1000,
         "completion_tokens": 200,
@@ -290,7 +290,7 @@ def test_usage_and_cost() -> None:
     assert read_usage(reported, input_price=2.0, cached_price=None, output_price=None).cost is None
 
 
-def test_thinking_that_only_the_total_counts_is_paid() -> None:
+def test_thinking_counted_only_in_the_total_is_charged() -> None:
     reported = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 115}
     usage = read_usage(reported, input_price=0.0, cached_price=None, output_price=1.0)
     assert usage.generated_tokens == 105
@@ -302,7 +302,7 @@ def test_thinking_that_only_the_total_counts_is_paid() -> None:
     "reported",
     [{}, {"prompt_tokens": "many", "prompt_tokens_details": [], "total_tokens": None}, {"prompt_tokens": -4}],
 )
-def test_nonsense_in_usage_counts_as_nothing(reported: dict[str, Any]) -> None:
+def test_malformed_usage_counts_as_zero(reported: dict[str, Any]) -> None:
     usage = read_usage(reported, input_price=1.0, cached_price=1.0, output_price=1.0)
     assert (usage.prompt_tokens, usage.cached_tokens, usage.generated_tokens, usage.cost) == (0, 0, 0, 0.0)
 
@@ -322,5 +322,5 @@ def test_nonsense_in_usage_counts_as_nothing(reported: dict[str, Any]) -> None:
         ("m", "", True),
     ],
 )
-def test_models_are_the_same_but_for_provider_and_date(asked: str, answered: str, same: bool) -> None:
+def test_model_comparison_ignores_provider_and_date(asked: str, answered: str, same: bool) -> None:
     assert is_same_model(asked, answered) is same

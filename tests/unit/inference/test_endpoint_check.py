@@ -14,7 +14,7 @@ from tests.fakes.openai_server import Reply, openai_server
 CALL = Reply(calls=[("finish", '{"command": "submit"}')])
 
 
-async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() -> None:
+async def test_check_reads_the_context_and_sends_the_run_parameters() -> None:
     with openai_server([OK]) as server:
         server.models = [{"id": "other", "max_model_len": 5}, {"id": "m", "max_model_len": 32768}]
         async with opened(server, temperature=0.0) as endpoint:
@@ -38,7 +38,7 @@ async def test_a_check_learns_the_context_and_sends_the_runs_own_parameters() ->
         ),
     ],
 )
-async def test_a_check_refuses_what_cannot_work(reply: Reply, settings: Any, words: str) -> None:
+async def test_check_refuses_unusable_endpoints(reply: Reply, settings: Any, words: str) -> None:
     with openai_server([reply]) as server:
         async with opened(server, max_retries=1, **settings) as endpoint:
             with pytest.raises(EndpointRefusedError, match=words) as refused:
@@ -51,7 +51,7 @@ async def test_a_check_refuses_what_cannot_work(reply: Reply, settings: Any, wor
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_a_check_reads_a_tool_call_and_sends_it_back_as_it_came(stream: bool) -> None:
+async def test_check_returns_a_tool_call_unchanged(stream: bool) -> None:
     signed = {"extra_content": {"google": {"thought_signature": "c2lnbg=="}}}
     call = {
         "id": "gemini-1",
@@ -70,7 +70,7 @@ async def test_a_check_reads_a_tool_call_and_sends_it_back_as_it_came(stream: bo
     assert (answer["role"], answer["tool_call_id"]) == ("tool", "gemini-1")
 
 
-async def test_a_check_refuses_an_endpoint_that_does_not_take_its_own_call_back() -> None:
+async def test_check_refuses_endpoints_that_reject_their_own_tool_call() -> None:
     def answer(body: Any, _: int) -> Reply:
         return CALL if len(body["messages"]) == 1 else Reply(status=400, error={"message": "no signature"})
 
@@ -94,19 +94,19 @@ async def test_a_check_refuses_an_endpoint_that_does_not_take_its_own_call_back(
         "Let me think. " * 10_000 + '{"name": "finish"}',
     ],
 )
-async def test_a_check_refuses_calls_that_arrive_as_text(content: str) -> None:
+async def test_check_refuses_tool_calls_returned_as_text(content: str) -> None:
     with openai_server([Reply(content=content)]) as server:
         async with opened(server) as endpoint:
             with pytest.raises(EndpointRefusedError, match="returned a tool call as text.*agent.tool_format"):
                 await endpoint.check(TOOLS)
         async with opened(server) as endpoint:
-            await endpoint.check(())  # calls in text formats are the agent's to read
+            await endpoint.check(())  # the agent parses calls in text formats
 
 
 @pytest.mark.parametrize(
     "reply", [OK, Reply(content='{"name": "Bob"}'), Reply(content="<tool_call>", finish_reason="length")]
 )
-async def test_a_check_passes_a_model_that_did_not_call(reply: Reply) -> None:
+async def test_check_accepts_models_that_make_no_call(reply: Reply) -> None:
     with openai_server([reply]) as server:
         async with opened(server) as endpoint:
             await endpoint.check(TOOLS)

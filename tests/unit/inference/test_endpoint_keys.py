@@ -1,4 +1,4 @@
-"""Keys of endpoints: read once, inherited by no child process, shown nowhere."""
+"""Keys of endpoints: read once, hidden from child processes and from output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Given:
-    """Let this process read a text from its standard input."""
+    """Return a function that reads a text as this process's standard input."""
 
     def read(text: str) -> None:
         (tmp_path / "stdin").write_text(text)
@@ -50,21 +50,21 @@ def document(**endpoints: Any) -> str:
 
 def test_named_endpoints_are_read_from_standard_input(given: Given) -> None:
     given(document(lab={"address": "https://lab.test/v1", "key": SECRET}))
-    found = find_endpoint("lab")
-    assert (found.address, found.key.get_secret_value()) == ("https://lab.test/v1", SECRET)
+    endpoint = find_endpoint("lab")
+    assert (endpoint.address, endpoint.key.get_secret_value()) == ("https://lab.test/v1", SECRET)
     assert redact(f"refused: {SECRET} a-secret-of-the-server") == "refused: [redacted] [redacted]"
-    assert SECRET not in f"{found!r} {found} {found.model_dump_json()}"
+    assert SECRET not in f"{endpoint!r} {endpoint} {endpoint.model_dump_json()}"
 
 
-def test_an_address_takes_the_key_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_uses_the_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, SECRET)
-    found = find_endpoint("http://127.0.0.1:8000/v1")
-    assert found.key.get_secret_value() == SECRET
+    endpoint = find_endpoint("http://127.0.0.1:8000/v1")
+    assert endpoint.key.get_secret_value() == SECRET
     assert KEY not in os.environ
     assert SECRET not in redact(SECRET)
 
 
-def test_keys_of_endpoints_and_of_vllm_servers_are_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_endpoints_and_of_vllm_servers_are_separate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, SECRET)
     address = "http://127.0.0.1:8000"
     assert find_endpoint(address, variable=VLLM_KEY).key.get_secret_value() == ""
@@ -74,7 +74,7 @@ def test_keys_of_endpoints_and_of_vllm_servers_are_apart(monkeypatch: pytest.Mon
     assert VLLM_KEY not in os.environ
 
 
-def test_an_unknown_name_is_refused_with_the_known_ones(given: Given) -> None:
+def test_an_unknown_name_is_refused_with_the_known_names(given: Given) -> None:
     given(document(lab={"address": "https://lab.test/v1"}))
     with pytest.raises(ConfigError, match=r"endpoint 'home' is unknown to this process \(known: lab\)"):
         find_endpoint("home")
@@ -97,7 +97,7 @@ def test_malformed_secrets_are_refused_without_their_content(given: Given, text:
     assert SECRET not in str(refused.value)
 
 
-def test_neither_children_nor_the_process_table_see_a_key() -> None:
+def test_keys_are_hidden_from_child_processes_and_the_process_table() -> None:
     script = (
         "import subprocess; from engine.inference.endpoint.keys import *\n"
         "before = open('/proc/self/environ').read()\n"

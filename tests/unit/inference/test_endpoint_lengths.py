@@ -1,6 +1,6 @@
-"""Refusals for a request's length, as providers send them, and what is asked for after them."""
+"""Refusals of a request's length, as providers send them, and the requests that follow."""
 
-# ruff: noqa: E501 - bodies are quoted as they arrive
+# ruff: noqa: E501 - bodies are quoted as providers send them
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ URL = httpx2.Request("POST", "http://h/v1/chat/completions")
 CLIENT = AsyncOpenAI(api_key="x", base_url="http://h/v1")
 
 
-def refused(status: int, body: Any, *, prompt: int, response: int = 2048) -> Failure:
-    """Classify a response as ``openai`` reads it."""
+def classify_refusal(status: int, body: Any, *, prompt: int, response: int = 2048) -> Failure:
+    """Classify an HTTP response that ``openai`` has parsed."""
     text = body if isinstance(body, str) else json.dumps(body)
     answer = httpx2.Response(status, text=text, request=URL)
     error = CLIENT._make_status_error_from_response(answer)
@@ -191,9 +191,9 @@ TOO_LONG: dict[str, tuple[int, Any, int]] = {
 
 
 @pytest.mark.parametrize("provider", TOO_LONG)
-def test_a_conversation_that_is_too_long_ends_the_rollout_by_its_context(provider: str) -> None:
+def test_refusals_of_long_conversations_are_context_length_errors(provider: str) -> None:
     status, body, prompt = TOO_LONG[provider]
-    failure = refused(status, body, prompt=prompt)
+    failure = classify_refusal(status, body, prompt=prompt)
     assert isinstance(failure.error, ContextLengthError)
     assert (failure.retry, failure.overloaded, failure.length) == (False, False, LengthRefusal())
 
@@ -223,8 +223,8 @@ OTHERS: dict[str, tuple[int, Any]] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_refusals_are_none_of_the_length(name: str) -> None:
-    failure = refused(*OTHERS[name], prompt=7000)
+def test_unrelated_refusals_are_not_length_refusals(name: str) -> None:
+    failure = classify_refusal(*OTHERS[name], prompt=7000)
     assert type(failure.error) is ModelError
     assert failure.length is None
 
@@ -232,8 +232,8 @@ def test_other_refusals_are_none_of_the_length(name: str) -> None:
 @pytest.mark.parametrize(
     ("status", "code"), [(429, "exceeded_current_quota_error"), (429, "1113"), (400, "Arrearage")]
 )
-def test_accounts_without_money_end_the_run(status: int, code: str) -> None:
-    failure = refused(status, {"error": {"message": "x", "code": code}}, prompt=10)
+def test_exhausted_accounts_end_the_run(status: int, code: str) -> None:
+    failure = classify_refusal(status, {"error": {"message": "x", "code": code}}, prompt=10)
     assert isinstance(failure.error, EndpointRefusedError)
 
 
@@ -273,17 +273,17 @@ OPENAI = (
         ("max_tokens=16384 cannot be greater than max_model_len=8192", 1500, 16_384, LengthRefusal(fitting=8192)),
     ],
 )  # fmt: skip
-def test_a_response_limit_that_does_not_fit_is_told_from_a_prompt_that_is_too_long(
+def test_refused_response_limits_are_distinguished_from_long_prompts(
     message: str, prompt: int, sent: int, expected: LengthRefusal
 ) -> None:
     message = message.replace("{sent}", str(sent)).replace("{total}", str(2000 + sent))
     message = message.replace("{prompt}", "2000 in the messages")
-    failure = refused(400, {"error": {"message": message}}, prompt=prompt, response=sent)
+    failure = classify_refusal(400, {"error": {"message": message}}, prompt=prompt, response=sent)
     assert failure.length == expected
 
 
-def vllm_of(context: int) -> Any:
-    """A server with this context, whose prompts have a token for three characters."""
+def vllm_script(context: int) -> Any:
+    """Return the script of a server with this context; three characters are one token."""
 
     def answer(body: dict[str, Any], _: int) -> Reply:
         prompt = sum(len(message["content"] or "") for message in body["messages"]) // 3
@@ -299,8 +299,8 @@ def vllm_of(context: int) -> Any:
 LONG: list[Message] = [{"role": "user", "content": "-" * 3000}]
 
 
-async def test_what_fits_is_asked_for_and_the_context_is_remembered() -> None:
-    with openai_server(vllm_of(8192)) as server:
+async def test_retries_request_the_fitting_length_and_record_the_context() -> None:
+    with openai_server(vllm_script(8192)) as server:
         async with opened(server) as endpoint:
             for _ in range(2):
                 response = await endpoint.respond(request(LONG, max_tokens=16_384))
@@ -309,7 +309,7 @@ async def test_what_fits_is_asked_for_and_the_context_is_remembered() -> None:
     assert [body["max_tokens"] for body in server.requests] == [16_384, 7192, 16_384, 7192]
 
 
-async def test_a_refusal_without_counts_is_answered_by_smaller_limits() -> None:
+async def test_refusals_without_counts_are_retried_with_smaller_limits() -> None:
     full = Reply(
         status=400, error={"message": "Please reduce the length.", "code": "context_length_exceeded"}
     )
@@ -322,7 +322,7 @@ async def test_a_refusal_without_counts_is_answered_by_smaller_limits() -> None:
     assert [body["max_tokens"] for body in server.requests] == [16_384, 4096, 1024, 2048]
 
 
-async def test_the_maximum_of_a_response_is_remembered() -> None:
+async def test_the_maximum_response_length_is_remembered() -> None:
     capped = Reply(
         status=400, error={"message": "max_tokens: 16384 > 4096, the maximum", "param": "max_tokens"}
     )
@@ -334,7 +334,7 @@ async def test_the_maximum_of_a_response_is_remembered() -> None:
     assert [body["max_tokens"] for body in server.requests] == [16_384, 4096, 4096]
 
 
-async def test_a_server_that_refuses_every_limit_is_not_asked_for_ever() -> None:
+async def test_retries_stop_at_a_server_that_refuses_every_limit() -> None:
     def answer(body: dict[str, Any], _: int) -> Reply:
         sent = body["max_tokens"]
         return Reply(status=400, error={"message": f"max_tokens {sent} > {sent - 1}"})
@@ -346,21 +346,21 @@ async def test_a_server_that_refuses_every_limit_is_not_asked_for_ever() -> None
     assert len(server.requests) == 5
 
 
-def talk(turns: int) -> list[Message]:
+def text_turns(turns: int) -> list[Message]:
     return [*TALK, *({"role": "user", "content": "-" * 1000} for _ in range(turns))]
 
 
 STRANGE = Reply(status=400, error={"message": "Bad Request"})
 
 
-def calls(turns: int) -> list[Message]:
+def call_turns(turns: int) -> list[Message]:
     function = {"name": "write", "arguments": "-" * 1000}
     call = {"id": "c", "type": "function", "function": function}
     return [*TALK, *({"role": "assistant", "content": "", "tool_calls": [call]} for _ in range(turns))]
 
 
-@pytest.mark.parametrize("talk", [talk, calls], ids=["texts", "arguments"])
-async def test_an_unexplained_refusal_that_a_growing_conversation_repeats_is_its_context(
+@pytest.mark.parametrize("talk", [text_turns, call_turns], ids=["texts", "arguments"])
+async def test_repeated_unexplained_refusals_of_growing_conversations_are_context_errors(
     talk: Callable[[int], list[Message]],
 ) -> None:
     with openai_server(lambda body, _: STRANGE if len(body["messages"]) > 5 else OK) as server:
@@ -372,14 +372,14 @@ async def test_an_unexplained_refusal_that_a_growing_conversation_repeats_is_its
     assert len(server.requests) == 6
 
 
-async def test_an_unexplained_refusal_of_a_short_conversation_is_a_failure() -> None:
+async def test_unexplained_refusals_of_short_conversations_are_model_errors() -> None:
     with openai_server(lambda body, _: STRANGE if "bad" in str(body) else OK) as server:
         async with opened(server) as endpoint:
             for turns in range(10):
-                await endpoint.respond(request(talk(turns)))
+                await endpoint.respond(request(text_turns(turns)))
             endpoint.release(request().context.key)
             for turns in range(3):
-                await endpoint.respond(request(talk(turns)))
+                await endpoint.respond(request(text_turns(turns)))
             with pytest.raises(ModelError) as error:
-                await endpoint.respond(request([*talk(3), {"role": "user", "content": "bad"}]))
+                await endpoint.respond(request([*text_turns(3), {"role": "user", "content": "bad"}]))
     assert type(error.value) is ModelError

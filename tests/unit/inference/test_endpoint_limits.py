@@ -1,4 +1,4 @@
-"""Limits that rollouts share: rates, the window, spending; and what a failed request means."""
+"""Limits shared by rollouts (rates, window, spending), and classification of failed requests."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ REQUEST = httpx2.Request("POST", "http://h/v1/chat/completions")
 SENT = RequestLength(prompt=100, response=64)
 
 
-def status(code: int, body: Any = None, **headers: str) -> Failure:
+def classify_status(code: int, body: Any = None, **headers: str) -> Failure:
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     response = httpx2.Response(code, headers=named, request=REQUEST)
     return classify(APIStatusError("said", response=response, body=body), endpoint="h", request=SENT)
 
 
-def test_what_may_pass_is_tried_again() -> None:
+def test_transient_statuses_are_retried() -> None:
     for code in (408, 409, 425, 429, 500, 502, 503, 504, 529):
-        failure = status(code, {"message": "later"})
+        failure = classify_status(code, {"message": "later"})
         assert failure.retry
         assert failure.overloaded is (code in (429, 503, 529))
         assert str(failure.error) == f"h answered {code}: later"
@@ -51,8 +51,8 @@ def test_what_may_pass_is_tried_again() -> None:
         (302, None, "redirects to other.test"),
     ],
 )
-def test_what_refuses_every_request_ends_the_run(code: int, body: Any, words: str) -> None:
-    failure = status(code, body, location="https://other.test/v1?key=sk-abc")
+def test_permanent_statuses_end_the_run(code: int, body: Any, words: str) -> None:
+    failure = classify_status(code, body, location="https://other.test/v1?key=sk-abc")
     assert isinstance(failure.error, EndpointRefusedError)
     assert not failure.retry
     assert words in str(failure.error)
@@ -63,21 +63,23 @@ def test_what_refuses_every_request_ends_the_run(code: int, body: Any, words: st
     ("code", "body"),
     [(400, {"message": "bad"}), (403, {"detail": "bad"}), (422, {"error": "bad"}), (400, "bad")],
 )
-def test_a_refused_request_is_not_tried_again(code: int, body: Any) -> None:
-    failure = status(code, body)
+def test_refused_requests_are_not_retried(code: int, body: Any) -> None:
+    failure = classify_status(code, body)
     assert not failure.retry
     assert type(failure.error) is ModelError
     assert str(failure.error) == f"h answered {code}: bad"
 
 
-def test_messages_of_endpoints_are_capped_and_without_secrets() -> None:
-    failure = status(400, {"message": "no\n\tBearer abcdefghijklmnopqrstuvwxyz " + "x" * 100_000 + "\ud800"})
+def test_endpoint_messages_are_capped_and_redacted() -> None:
+    failure = classify_status(
+        400, {"message": "no\n\tBearer abcdefghijklmnopqrstuvwxyz " + "x" * 100_000 + "\ud800"}
+    )
     assert len(str(failure.error)) < 400
     assert "abcdefgh" not in str(failure.error)
     assert "\n" not in str(failure.error)
 
 
-def test_errors_of_our_own_are_not_taken_for_the_endpoints() -> None:
+def test_unrelated_exceptions_are_raised_again() -> None:
     with pytest.raises(KeyError):
         classify(KeyError("x"), endpoint="h", request=SENT)
 
@@ -96,7 +98,7 @@ def test_errors_of_our_own_are_not_taken_for_the_endpoints() -> None:
         ({"retry-after": "Sat, 21 Oct 2215 07:28:00 GMT"}, MAX_PAUSE_S),
     ],
 )
-def test_the_pause_an_endpoint_asks_for(headers: dict[str, str], pause: float | None) -> None:
+def test_retry_after_headers_are_parsed_and_capped(headers: dict[str, str], pause: float | None) -> None:
     assert asked_pause(headers) == pause
 
 
@@ -106,7 +108,7 @@ def narrow(window: Window, *, times: int = 1) -> None:
         window.narrow(sent_at=sent_at, pause_s=0.0)
 
 
-async def test_the_window_is_halved_once_for_a_burst_and_grows_again() -> None:
+async def test_the_window_is_halved_once_per_burst_and_grows_again() -> None:
     window = Window()
     assert window.size == math.inf
     window.in_flight = 16
@@ -120,20 +122,20 @@ async def test_the_window_is_halved_once_for_a_burst_and_grows_again() -> None:
     assert window.size == 1
 
 
-async def test_the_window_limits_requests_in_flight_and_loses_no_place() -> None:
+async def test_the_window_limits_requests_in_flight_and_frees_every_place() -> None:
     window = Window()
     window.in_flight = 6
     narrow(window)
     window.in_flight = 0
-    now, most, done = 0, 0, 0
+    running, most, done = 0, 0, 0
 
     async def request(number: int) -> None:
-        nonlocal now, most, done
+        nonlocal running, most, done
         async with window.place():
-            now += 1
-            most = max(most, now)
+            running += 1
+            most = max(most, running)
             await asyncio.sleep(0)
-            now -= 1
+            running -= 1
             if number % 3 == 0:
                 raise ValueError
             done += 1
@@ -148,7 +150,7 @@ async def test_the_window_limits_requests_in_flight_and_loses_no_place() -> None
     assert window.in_flight == 0
 
 
-async def test_a_pause_holds_every_request() -> None:
+async def test_a_pause_delays_every_request() -> None:
     window = Window()
     window.narrow(sent_at=time.monotonic(), pause_s=3600.0)
     entered = asyncio.create_task(window.place().__aenter__())
@@ -170,7 +172,7 @@ async def test_requests_are_spread_over_time(clock: Callable[[], float]) -> None
     assert clock() == pytest.approx(2 * 60, rel=0.01), "ten at once, then ten a minute"
 
 
-async def test_tokens_are_charged_by_what_was_used(clock: Callable[[], float]) -> None:
+async def test_tokens_are_charged_by_reported_usage(clock: Callable[[], float]) -> None:
     rates = RateLimits(None, 1000)
     await rates.wait(100)
     rates.settle(100, 2900)
@@ -199,7 +201,7 @@ def spend(spending: Spending, cost: float) -> None:
         bill.cost = cost
 
 
-def test_spending_stops_at_the_limit_and_is_remembered(tmp_path: Path) -> None:
+def test_spending_stops_at_the_limit_and_persists(tmp_path: Path) -> None:
     book = tmp_path / "spend.json"
     spending = Spending(1.0, book)
     spend(spending, 0.6)
@@ -213,7 +215,7 @@ def test_spending_stops_at_the_limit_and_is_remembered(tmp_path: Path) -> None:
     Spending(None, book).check()
 
 
-def test_what_is_in_flight_when_an_attempt_is_killed_is_paid(tmp_path: Path) -> None:
+def test_requests_in_flight_of_a_killed_attempt_are_charged(tmp_path: Path) -> None:
     book = tmp_path / "spend.json"
     spending = Spending(1.0, book)
     spend(spending, 0.5)
@@ -238,9 +240,7 @@ def test_what_is_in_flight_when_an_attempt_is_killed_is_paid(tmp_path: Path) -> 
         (ReportedError({"code": 502, "message": "provider died"}), False),
     ],
 )
-def test_broken_answers_are_asked_for_again_and_billed_if_generated(
-    error: Exception, is_billed: bool
-) -> None:
+def test_broken_answers_are_retried_and_billed_if_generated(error: Exception, is_billed: bool) -> None:
     failures = [classify(error, endpoint="h", request=SENT)]
     if isinstance(error, httpx2.TransportError):
         wrapped = APIConnectionError(request=REQUEST)
@@ -249,6 +249,6 @@ def test_broken_answers_are_asked_for_again_and_billed_if_generated(
     assert {(failure.retry, failure.is_billed) for failure in failures} == {(True, is_billed)}
 
 
-def test_an_answer_beyond_all_limits_is_billed_and_not_asked_for_again() -> None:
+def test_oversized_answers_are_billed_and_not_retried() -> None:
     failure = classify(OversizedAnswerError("long"), endpoint="h", request=SENT)
     assert (failure.retry, failure.is_billed) == (False, True)

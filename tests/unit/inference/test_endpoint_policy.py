@@ -1,4 +1,4 @@
-"""The endpoint policy against a scripted server that misbehaves in every way there is."""
+"""The endpoint policy against a scripted server that injects faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def answer(
 both = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
 
-async def test_a_request_holds_what_is_configured_and_nothing_else() -> None:
+async def test_requests_contain_only_configured_parameters() -> None:
     _, server = await answer([OK], send_seed=False)
     assert server.requests == [{"model": "m", "messages": TALK, "max_tokens": 64}]
     sampling: dict[str, Any] = {"temperature": 0.5, "top_p": 0.9, "reasoning_effort": "high", "stream": True}
@@ -53,7 +53,7 @@ async def test_a_request_holds_what_is_configured_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("field", ["", "reasoning_content"])
-async def test_a_conversation_is_sent_as_the_interface_defines_it(field: str) -> None:
+async def test_conversations_are_sent_in_the_chat_completions_format(field: str) -> None:
     call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": "\ud800ü"}}}
     talk: list[Message] = [
         *TALK,
@@ -76,7 +76,7 @@ async def test_a_conversation_is_sent_as_the_interface_defines_it(field: str) ->
     assert sent_result == {"role": "tool", "tool_call_id": "c1", "content": "out�"}
 
 
-async def test_only_the_key_and_plain_headers_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_openai_environment_variables_add_no_headers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "ambient-key-0815")
     monkeypatch.setenv("OPENAI_ORG_ID", "ambient-org-0815")
     monkeypatch.setenv("OPENAI_PROJECT_ID", "ambient-project-0815")
@@ -89,7 +89,7 @@ async def test_only_the_key_and_plain_headers_are_sent(monkeypatch: pytest.Monke
 
 
 @both
-async def test_native_calls_thinking_and_usage_come_back(stream: bool) -> None:
+async def test_responses_include_native_calls_thinking_and_usage(stream: bool) -> None:
     details = {
         "prompt_tokens_details": {"cached_tokens": 900},
         "completion_tokens_details": {"reasoning_tokens": 40},
@@ -113,7 +113,7 @@ async def test_native_calls_thinking_and_usage_come_back(stream: bool) -> None:
 
 
 @both
-async def test_a_cut_off_response_is_marked(stream: bool) -> None:
+async def test_truncated_responses_are_marked(stream: bool) -> None:
     response, _ = await answer([Reply(content="half", finish_reason="length")], stream=stream)
     assert (response.content, response.stopped) == ("half", False)
 
@@ -132,14 +132,14 @@ TRANSIENT: dict[str, Reply] = {
 
 @both
 @pytest.mark.parametrize("name", TRANSIENT)
-async def test_what_passes_is_tried_again(name: str, stream: bool) -> None:
+async def test_transient_failures_are_retried(name: str, stream: bool) -> None:
     response, server = await answer([TRANSIENT[name], TRANSIENT[name], OK], stream=stream)
     assert response.content == "fine"
     assert len(server.requests) == 3
 
 
 @both
-async def test_retries_end(stream: bool) -> None:
+async def test_retries_stop_at_the_configured_number(stream: bool) -> None:
     with openai_server([FAILED]) as server:
         async with opened(server, stream=stream, max_retries=2) as endpoint:
             with pytest.raises(ModelError, match="answered 500: oops"):
@@ -156,7 +156,7 @@ async def test_a_silent_server_times_out(stream: bool, skip_time: Callable[[floa
     assert server.disconnected >= 1
 
 
-async def test_a_stalled_stream_is_noticed_before_the_time_out(skip_time: Callable[[float], None]) -> None:
+async def test_stalled_streams_are_detected_before_the_timeout(skip_time: Callable[[float], None]) -> None:
     stalled = Reply(content="half of it", hang="middle")
     settings: Any = {"stall_timeout_s": 2.0, "timeout_s": 600.0, "on_hang": partial(skip_time, 3.0)}
     response, server = await answer([stalled, OK], stream=True, **settings)
@@ -164,7 +164,7 @@ async def test_a_stalled_stream_is_noticed_before_the_time_out(skip_time: Callab
     assert server.disconnected == 1
 
 
-async def test_cancelling_a_request_ends_it_at_the_server() -> None:
+async def test_cancelled_requests_disconnect_from_the_server() -> None:
     with openai_server([Reply(hang="before")]) as server:
         async with opened(server) as endpoint:
             task = asyncio.create_task(endpoint.respond(request()))
@@ -186,7 +186,7 @@ ENDLESS = {
 @pytest.mark.parametrize(
     ("kind", "stream"), [("one line", False), ("comments", True), ("text", True), ("calls", True)]
 )
-async def test_an_endless_answer_is_cut_in_bounded_memory(
+async def test_endless_answers_are_rejected_in_bounded_memory(
     kind: str, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "MAX_BODY_BYTES", 8 << 20)
@@ -203,7 +203,7 @@ async def test_an_endless_answer_is_cut_in_bounded_memory(
     assert peak < 64 << 20
 
 
-async def test_an_endless_refusal_is_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_refusals_are_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "MAX_BODY_BYTES", 1 << 20)
     refusal = Reply(status=500, error={"message": "x" * (2 << 20)})
     with openai_server([refusal]) as server:
@@ -222,7 +222,7 @@ FATAL: dict[str, tuple[Reply, str]] = {
 
 @both
 @pytest.mark.parametrize("name", FATAL)
-async def test_what_every_request_would_meet_ends_the_run(name: str, stream: bool) -> None:
+async def test_permanent_refusals_end_the_run(name: str, stream: bool) -> None:
     reply, words = FATAL[name]
     with openai_server([reply]) as server:
         async with opened(server, stream=stream) as endpoint:
@@ -233,12 +233,12 @@ async def test_what_every_request_would_meet_ends_the_run(name: str, stream: boo
     assert len(server.requests) == 1
 
 
-async def test_an_alias_can_be_declared() -> None:
+async def test_declared_model_aliases_are_accepted() -> None:
     response, _ = await answer([Reply(content="hi", model="gpt-x-2026-01-01")], answers_as="gpt-x")
     assert response.content == "hi"
 
 
-async def test_the_key_does_not_follow_a_redirect() -> None:
+async def test_redirects_are_refused_without_forwarding_the_key() -> None:
     with openai_server([OK]) as elsewhere, openai_server([OK]) as server:
         moved = Reply(status=307, headers={"Location": f"{elsewhere.url}/chat/completions"})
         server.script = lambda _body, _number: moved
@@ -248,7 +248,7 @@ async def test_the_key_does_not_follow_a_redirect() -> None:
     assert elsewhere.headers == []
 
 
-async def test_a_full_context_ends_the_rollout_only() -> None:
+async def test_a_full_context_ends_the_rollout_but_not_the_run() -> None:
     full = Reply(status=400, error={"code": "context_length_exceeded", "message": "too long"})
     with openai_server(lambda body, _: full if len(body["messages"]) > 2 else OK) as server:
         async with opened(server) as endpoint:
@@ -259,7 +259,7 @@ async def test_a_full_context_ends_the_rollout_only() -> None:
     assert len(server.requests) == policy.MAX_FAILED_IN_A_ROW + 2
 
 
-async def test_many_failures_in_a_row_end_the_run() -> None:
+async def test_consecutive_failures_end_the_run() -> None:
     with openai_server([Reply(status=400, error={"message": "seed is not supported"})]) as server:
         async with opened(server) as endpoint:
             for _ in range(policy.MAX_FAILED_IN_A_ROW - 1):
@@ -271,16 +271,16 @@ async def test_many_failures_in_a_row_end_the_run() -> None:
     assert len(server.requests) == policy.MAX_FAILED_IN_A_ROW
 
 
-async def test_a_success_starts_the_count_of_failures_anew() -> None:
+async def test_a_success_resets_the_count_of_failures() -> None:
     refused = Reply(status=400, error={"message": "bad"})
     with openai_server(lambda _body, number: OK if number % 10 == 9 else refused) as server:
         async with opened(server) as endpoint:
             results = [await attempt(endpoint) for _ in range(60)]
     assert results.count(None) == 6
-    assert {type(one) for one in results if one} == {ModelError}
+    assert {type(result) for result in results if result} == {ModelError}
 
 
-async def test_logs_and_representations_hold_no_key() -> None:
+async def test_logs_and_representations_omit_the_key() -> None:
     with structlog.testing.capture_logs() as logs, openai_server([FAILED, OK]) as server:
         async with opened(server) as endpoint:
             await endpoint.respond(request())
@@ -289,6 +289,6 @@ async def test_logs_and_representations_hold_no_key() -> None:
     assert KEY not in f"{logs} {shown}"
 
 
-async def test_calls_nobody_declared_are_not_read() -> None:
+async def test_calls_without_declared_tools_are_ignored() -> None:
     response, _ = await answer([Reply(content="text", calls=[("f", "{}")])])
     assert response.calls == ()

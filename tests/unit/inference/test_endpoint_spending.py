@@ -1,4 +1,4 @@
-"""Money and time at an endpoint: spending, lost requests, waits for rate limits."""
+"""Spending, lost requests and rate-limit waits of an endpoint policy."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ async def test_rollouts_slow_down_together_at_rate_limits() -> None:
     assert all(response.content == "fine" for response in responses)
     assert server.most_in_flight <= 4
     assert len(server.requests) == 120
-    assert server.refused < 600  # without the window all would come again after every pause
+    assert server.refused < 600  # without the window every request would be resent after every pause
 
 
-async def test_spending_ends_the_run_and_is_bounded_by_what_is_in_flight(tmp_path: Path) -> None:
+async def test_the_spend_limit_is_exceeded_only_by_requests_in_flight(tmp_path: Path) -> None:
     settings: Any = {"input_price": 1000.0, "output_price": 1000.0, "spend_limit": 1.0}  # 0.12 a request
     with openai_server([OK]) as server:
         server.pause_s = 0.01
@@ -53,14 +53,14 @@ async def test_spending_ends_the_run_and_is_bounded_by_what_is_in_flight(tmp_pat
                     return await attempt(endpoint)
 
             results = await asyncio.gather(*(limited() for _ in range(50)))
-            assert {type(one) for one in results if one} == {SpendLimitError}
+            assert {type(result) for result in results if result} == {SpendLimitError}
             assert 1.0 <= endpoint.spent <= 1.0 + 4 * 0.12 + 1e-9
             assert len(server.requests) == results.count(None) == round(endpoint.spent / 0.12)
         async with opened(server, book=tmp_path / "spend.json", **settings) as endpoint:
             assert isinstance(await attempt(endpoint), SpendLimitError)
 
 
-async def test_money_for_answers_of_no_use_is_counted() -> None:
+async def test_unusable_answers_are_charged() -> None:
     useless = Reply(raw=json.dumps({"choices": [], "usage": {"prompt_tokens": 500}}).encode())
     with openai_server([useless]) as server:
         async with opened(server, input_price=10.0, output_price=10.0, max_retries=1) as endpoint:
@@ -70,7 +70,7 @@ async def test_money_for_answers_of_no_use_is_counted() -> None:
 
 
 PRICES: Any = {"input_price": 1000.0, "output_price": 1000.0}
-"""0.12 US dollars for a request that the server reports; estimates are near 0.09 before the first answer."""
+"""A reported request costs 0.12 US dollars; estimates before the first answer are near 0.09."""
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ PRICES: Any = {"input_price": 1000.0, "output_price": 1000.0}
         (Reply(status=429, error={"message": "slow down"}), False),
     ],
 )
-async def test_lost_requests_are_counted_by_estimates(
+async def test_lost_requests_are_charged_by_estimate(
     lost: Reply, is_billed: bool, tmp_path: Path, skip_time: Callable[[float], None]
 ) -> None:
     key = request().context.key
@@ -116,7 +116,7 @@ async def test_requests_that_never_reach_a_server_cost_nothing() -> None:
         assert endpoint.spent == 0.0
 
 
-async def test_cancelled_requests_are_counted_by_estimates() -> None:
+async def test_cancelled_requests_are_charged_by_estimate() -> None:
     with openai_server([Reply(hang="before")]) as server:
         async with opened(server, **PRICES) as endpoint:
             task = asyncio.create_task(endpoint.respond(request()))
@@ -127,12 +127,12 @@ async def test_cancelled_requests_are_counted_by_estimates() -> None:
             assert endpoint.spent == pytest.approx((estimate_tokens(TALK) + 64) / 1000)
 
 
-async def test_rollouts_do_not_pay_for_rate_limits_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_for_rate_limits_do_not_count_as_rollout_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = controlled_clock(monkeypatch)
     slow = Reply(status=429, error={"message": "slow down"}, headers={"Retry-After": "30"})
 
     def reply(_body: Any, number: int) -> Reply:
-        clock.now += 5.0  # the time of every answer
+        clock.now += 5.0  # duration of every answer
         return OK if number else slow
 
     key = request().context.key
@@ -148,7 +148,7 @@ async def test_rollouts_do_not_pay_for_rate_limits_with_their_time(monkeypatch: 
             assert endpoint.waited_seconds(key) == 0.0
 
 
-async def test_rollouts_do_not_pay_for_the_runs_rate_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_for_the_runs_rate_do_not_count_as_rollout_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = controlled_clock(monkeypatch)
     key = request().context.key
 
@@ -168,7 +168,7 @@ async def test_rollouts_do_not_pay_for_the_runs_rate_with_their_time(monkeypatch
             await asyncio.wait([task])
 
 
-async def test_failures_that_are_no_rate_limits_cost_a_rollout_its_time(
+async def test_retries_after_other_failures_count_as_rollout_time(
     monkeypatch: pytest.MonkeyPatch, skip_time: Callable[[float], None]
 ) -> None:
     clock = controlled_clock(monkeypatch)

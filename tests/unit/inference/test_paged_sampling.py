@@ -1,4 +1,4 @@
-"""The sampler with models of other families: their keys and values are kept in pages."""
+"""The sampler with models of other families, whose key-value cache is paged."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ def ids_of(length: int, seed: int) -> list[int]:
 
 
 async def converse(policy: TransformerPolicy, index: int) -> list[tuple[list[int], Generation]]:
-    ids, found = ids_of(30, 7) + ids_of(3 + index, index), []
+    ids, turns = ids_of(30, 7) + ids_of(3 + index, index), []
     for turn in range(3):
         generation = await policy.generate(request(ids, seed=10 * index + turn, max_tokens=9, stop=1))
-        found.append((ids, generation))
+        turns.append((ids, generation))
         ids = [*ids, *generation.ids, *ids_of(20, 100 + index + turn)]
-    return found
+    return turns
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_sampled_logprobs_equal_recomputed_ones(family: str) -> None:
-    """Over several turns and in a batch that sequences join and leave; prompts begin alike."""
+async def test_sampled_logprobs_match_recomputed_logprobs(family: str) -> None:
+    """Conversations share a prefix, have several turns, and join and leave the batch."""
     net = make_model(family)
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=3)
-    found = await asyncio.gather(*(converse(policy, index) for index in range(5)))
+    conversations = await asyncio.gather(*(converse(policy, index) for index in range(5)))
     await policy.close()
     assert policy.is_batch_invariant is False
-    for ids, generation in [turn for turns in found for turn in turns]:
+    for ids, generation in [turn for turns in conversations for turn in turns]:
         assert gap(net, ids, generation) <= 1e-5
 
 
-async def test_changed_weights_drop_what_was_cached() -> None:
+async def test_new_weights_invalidate_the_cache() -> None:
     net = make_model("qwen3")
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=2)
     ids = ids_of(40, 1)
@@ -75,7 +75,7 @@ async def test_changed_weights_drop_what_was_cached() -> None:
 
 
 @torch.no_grad()
-def test_a_prompt_fed_in_chunks_gives_the_logits_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_prompts_give_the_logits_of_the_whole_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
     net, text = make_model("gpt_oss"), ids_of(100, 3)
     whole = torch.tensor(text)
     expected = logits_of(net.packed_hidden(whole, Segments.whole([len(text)], CPU))[-1], net.head)
@@ -89,35 +89,35 @@ def test_a_prompt_fed_in_chunks_gives_the_logits_of_the_whole(monkeypatch: pytes
 
 
 @torch.no_grad()
-def test_a_copy_finds_room_in_a_full_cache() -> None:
+def test_copies_fit_into_a_full_cache() -> None:
     net, text = make_model("qwen3"), ids_of(PAGE + 3, 5)
     cache = PagedCache(net, 40)
     cache.feed([Piece(row=0, start=0, ids=text)])
     for row in range(1, 40):
         cache.copy(0, row, 0, PAGE + 3)
-    found = cache.feed([Piece(row=39, start=len(text), ids=[9])])
+    logits = cache.feed([Piece(row=39, start=len(text), ids=[9])])
     alone = PagedCache(net, 1).feed([Piece(row=0, start=0, ids=[*text, 9])])
-    torch.testing.assert_close(found, alone, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(logits, alone, rtol=1e-5, atol=1e-5)
 
 
 @torch.no_grad()
-def test_rows_share_pages_until_they_differ_and_free_them() -> None:
+def test_rows_share_pages_until_they_diverge_and_free_them() -> None:
     net, text = make_model("qwen3"), ids_of(3 * PAGE + 5, 5)
     cache = PagedCache(net, 3)
 
     def check(row: int, ids: list[int], logits: Tensor) -> None:
         alone = PagedCache(net, 1).feed([Piece(row=0, start=0, ids=ids)])
         torch.testing.assert_close(logits, alone[0], rtol=1e-5, atol=1e-5)
-        assert len(cache.layers[0][0]) == 6 * PAGE, f"row {row}"  # room for half as many again, never more
+        assert len(cache.layers[0][0]) == 6 * PAGE, f"row {row}"  # capacity for half as many again at most
 
     check(0, text, cache.feed([Piece(row=0, start=0, ids=text)])[0])
-    cache.copy(0, 1, 0, len(text))  # three pages shared, and a last one for each
+    cache.copy(0, 1, 0, len(text))  # three shared pages, and a last page of each row
     tails = [ids_of(7, 6), ids_of(7, 8)]
     logits = cache.feed([Piece(row=row, start=len(text), ids=tail) for row, tail in enumerate(tails)])
     for row, tail in enumerate(tails):
         check(row, [*text, *tail], logits[row])
     cache.clear(0)
-    other = ids_of(2 * PAGE, 9)  # one page that was freed and the sixth
+    other = ids_of(2 * PAGE, 9)  # takes a freed page and the sixth
     check(0, other, cache.feed([Piece(row=0, start=0, ids=other)])[0])
     longer = [*text, *tails[1]]
     check(1, [*longer, 9], cache.feed([Piece(row=1, start=len(longer), ids=[9])])[0])
@@ -126,8 +126,8 @@ def test_rows_share_pages_until_they_differ_and_free_them() -> None:
     check(2, text, cache.feed([Piece(row=2, start=0, ids=text)])[0])
 
 
-async def test_in_half_precision_sampled_logprobs_are_the_trainers() -> None:
-    """The sampler rounds where the trainer rounds; in float32 it would be further from it."""
+async def test_half_precision_logprobs_match_the_trainer() -> None:
+    """The sampler rounds like the trainer; float32 sampling would differ more."""
     net = make_model("qwen3")
     scorer = Scorer(net, precision="bf16", ranks=ALONE)
     gaps = {}
@@ -143,6 +143,6 @@ async def test_in_half_precision_sampled_logprobs_are_the_trainers() -> None:
         )
         batch = make_microbatch((make_sample(record),), CPU)
         with torch.no_grad():
-            found = scorer(batch, 1.0, entropy=False)[0]
-        gaps[low] = float((found - batch.sampler_logprobs).abs().mean())
+            logprobs = scorer(batch, 1.0, entropy=False)[0]
+        gaps[low] = float((logprobs - batch.sampler_logprobs).abs().mean())
     assert gaps[torch.bfloat16] < gaps[None] / 2

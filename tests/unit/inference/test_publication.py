@@ -1,4 +1,4 @@
-"""Publication against scripted servers: whoever does not serve the new weights is caught."""
+"""Publication to scripted servers: servers without the new weights are detected."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate
          "up_proj": "gate_up_proj"}  # fmt: skip
 
 
-def table(model: Transformer, ids: Sequence[int]) -> Tensor:
+def logprob_table(model: Transformer, ids: Sequence[int]) -> Tensor:
     """Return log-probabilities [T, V] after each id."""
     with torch.no_grad():
         return torch.log_softmax(model(torch.tensor([list(ids)]), torch.tensor([len(ids)]))[0], -1)
@@ -55,7 +55,7 @@ class Trainer:
     failure: Exception | None = None
 
     def step(self, seed: int, size: float = 0.1) -> None:
-        """Change every weight a little."""
+        """Add noise to every weight."""
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.model.parameters():
@@ -65,23 +65,23 @@ class Trainer:
         live = LiveWeights(self.model)
         tensors = live.tensors(consumer.dtype)
         try:
-            return consumer(WeightStream(infos=live.infos(consumer.dtype), tensors=self._until(tensors)))
+            return consumer(WeightStream(infos=live.infos(consumer.dtype), tensors=self._failing(tensors)))
         except OSError as error:
             raise PublicationError(str(error)) from error
 
-    def _until(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    def _failing(self, tensors: Iterator[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
         for number, pair in enumerate(tensors):
             if number == 3 and self.failure is not None:
                 raise self.failure
             yield pair
 
     async def logprobs(self, ids: Sequence[int]) -> list[float]:
-        found = table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None])
-        return found.squeeze(1).tolist()
+        logprobs = logprob_table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None])
+        return logprobs.squeeze(1).tolist()
 
 
 class Server:
-    """What a vLLM server does with weights and caches, with one fault."""
+    """Model of a vLLM server's weights and caches, with at most one fault."""
 
     def __init__(self, fault: str = "") -> None:
         self.address = f"http://{fault or 'honest'}:1"
@@ -103,13 +103,13 @@ class Server:
         self.queries += len(request.prompt_ids)
         if key in self.cache and self.fault != "uncounted":
             self.hits += len(request.prompt_ids)
-        last = self.cache.setdefault(key, table(self.model, request.prompt_ids)[-1])
+        last = self.cache.setdefault(key, logprob_table(self.model, request.prompt_ids)[-1])
         token = int(last.argmax())
         return Generation(ids=(token,), logprobs=(float(last[token]),), versions=(self.version,))
 
     async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "", salt: str = "") -> list[float]:
-        found = table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None]).squeeze(1)
-        return [float("nan")] * len(found) if self.fault == "nan" else found.tolist()
+        logprobs = logprob_table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None]).squeeze(1)
+        return [float("nan")] * len(logprobs) if self.fault == "nan" else logprobs.tolist()
 
     async def metrics(self) -> EngineMetrics:
         return EngineMetrics(
@@ -162,8 +162,8 @@ class Server:
     async def checksums(self) -> dict[str, str]:
         parts: dict[str, list[bytes]] = defaultdict(list)
         for name, tensor in self.model.named_parameters():
-            part = name.split(".")
-            fused = ".".join(FUSED.get(one, one) for one in part)
+            components = name.split(".")
+            fused = ".".join(FUSED.get(component, component) for component in components)
             parts[f"dp0:pp0:pcp0:tp0:{fused}"].append(tensor.detach().numpy().tobytes())
         return {name: hashlib.sha256(b"".join(data)).hexdigest() for name, data in parts.items()}
 
@@ -189,7 +189,7 @@ async def test_each_version_reaches_every_server(tmp_path: Path) -> None:
     trainer, servers, publishing = Trainer(), [Server(), Server()], publisher(tmp_path)
     for version in range(1, 4):
         report = await publish(publishing, version, trainer, servers)
-        assert [one.failure for one in report.replicas] == ["", ""]
+        assert [replica.failure for replica in report.replicas] == ["", ""]
         assert report.metrics()["publish/replicas"] == 2
         assert report.metrics()["publish/parity"] <= 1e-5
         assert report.metrics()["publish/mib"] == pytest.approx(
@@ -225,10 +225,10 @@ async def test_each_version_reaches_every_server(tmp_path: Path) -> None:
         ("busy", 0.1, "requests are in flight"),
     ],
 )
-async def test_a_server_that_does_not_serve_the_new_weights_is_caught(
+async def test_servers_without_the_new_weights_are_detected(
     tmp_path: Path, fault: str, size: float, reason: str
 ) -> None:
-    """Also after updates too small for log-probabilities to show, and beside others that do."""
+    """Detection covers updates too small for log-probabilities, beside a correct server."""
     trainer, servers, publishing = Trainer(), [Server(), Server()], publisher(tmp_path)
     assert len((await publish(publishing, 1, trainer, servers)).served) == 2
     before = await trainer.logprobs(range(5, 200))
@@ -246,7 +246,7 @@ async def test_a_server_that_does_not_serve_the_new_weights_is_caught(
     assert len((await publish(publishing, 3, trainer, servers)).served) == 2
 
 
-async def test_a_server_that_never_ends_its_update_is_given_up(
+async def test_updates_time_out_at_servers_that_never_finish(
     tmp_path: Path, clock: Callable[[], float]
 ) -> None:
     report = await publish(publisher(tmp_path, start_timeout_s=60), 1, Trainer(), [Server("slow")])
@@ -255,8 +255,8 @@ async def test_a_server_that_never_ends_its_update_is_given_up(
 
 
 @pytest.mark.parametrize("honest", [1, 2])
-async def test_servers_that_differ_from_one_another_are_caught(tmp_path: Path, honest: int) -> None:
-    """Of two, nobody can say which is right."""
+async def test_servers_that_differ_from_each_other_are_detected(tmp_path: Path, honest: int) -> None:
+    """Neither of two differing servers is trusted."""
     trainer, publishing = Trainer(), publisher(tmp_path)
     servers = [*(Server() for _ in range(honest)), Server("corrupt")]
     report = await publish(publishing, 1, trainer, servers)
@@ -265,21 +265,21 @@ async def test_servers_that_differ_from_one_another_are_caught(tmp_path: Path, h
     assert await publishing.restore(cast(VllmClient, servers[-1])) is (honest == 1)
 
 
-async def test_a_server_started_anew_gets_the_current_version(tmp_path: Path) -> None:
+async def test_restarted_servers_get_the_current_version(tmp_path: Path) -> None:
     trainer, server, publishing = Trainer(), Server(), publisher(tmp_path)
     assert not await publishing.restore(cast(VllmClient, server)), "there is nothing to restore yet"
     trainer.step(1)
     await publish(publishing, 1, trainer, [server])
-    anew = Server()
+    restarted = Server()
     trainer.step(2)  # the next update has begun
-    assert await publishing.restore(cast(VllmClient, anew))
-    assert await anew.checksums() == await server.checksums()
+    assert await publishing.restore(cast(VllmClient, restarted))
+    assert await restarted.checksums() == await server.checksums()
     assert not await publishing.restore(cast(VllmClient, Server("stale")))
-    report = await publish(publishing, 2, trainer, [server, anew])
+    report = await publish(publishing, 2, trainer, [server, restarted])
     assert len(report.served) == 2
 
 
-async def test_weights_that_are_never_trained_are_read_where_they_are(tmp_path: Path) -> None:
+async def test_untrained_weights_are_loaded_from_the_stored_folder(tmp_path: Path) -> None:
     trainer, stored = Trainer(), tmp_path / "model"
     trainer.step(1)
     await trainer.send_weights(WriteFolder(folder=stored, dtype=torch.float32))
@@ -288,13 +288,13 @@ async def test_weights_that_are_never_trained_are_read_where_they_are(tmp_path: 
     assert served(report) == servers[:1]
     assert "load model" in servers[0].calls
     assert not (tmp_path / "weights").exists()
-    anew = Server()
-    assert await publishing.restore(cast(VllmClient, anew))
-    assert await anew.checksums() == await servers[0].checksums()
+    restarted = Server()
+    assert await publishing.restore(cast(VllmClient, restarted))
+    assert await restarted.checksums() == await servers[0].checksums()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model"]
 
 
-async def test_weights_that_stay_the_same_are_proven_too(tmp_path: Path) -> None:
+async def test_unchanged_weights_are_proven_too(tmp_path: Path) -> None:
     trainer, server, publishing = Trainer(), Server(), publisher(tmp_path)
     for version in (1, 2):
         assert (await publish(publishing, version, trainer, [server])).served
@@ -303,7 +303,7 @@ async def test_weights_that_stay_the_same_are_proven_too(tmp_path: Path) -> None
     assert "changed, though its published tensors did not" in report.replicas[0].failure
 
 
-async def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+async def test_failed_writes_leave_no_files(tmp_path: Path) -> None:
     trainer, server, publishing = Trainer(), Server(), publisher(tmp_path)
     await publish(publishing, 1, trainer, [server])
     trainer.failure = OSError("no space left")
@@ -314,15 +314,15 @@ async def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> N
     assert await publishing.restore(cast(VllmClient, Server()))
 
 
-async def test_an_update_that_freezes_requests_checks_the_cache_where_there_are_none(tmp_path: Path) -> None:
-    """A pause of vLLM's drops all caches, those of the requests that it freezes too."""
+async def test_freezing_updates_check_the_cache_of_idle_servers(tmp_path: Path) -> None:
+    """A pause in vLLM drops all caches, including those of frozen requests."""
     trainer, publishing = Trainer(), publisher(tmp_path, in_flight="keep")
     quiet, full, cached = Server(), Server("full"), Server("cached")
     report = await publish(publishing, 1, trainer, [quiet, full, cached])
     steps = ["pause keep", "load 1", "reset", "resume", "generate"]
     assert quiet.calls == ["generate", *steps]
     assert full.calls == steps, "a prompt more would wait for a place"
-    assert [bool(one.failure) for one in report.replicas] == [False, False, True]
+    assert [bool(replica.failure) for replica in report.replicas] == [False, False, True]
     assert "its prefix cache was not reset" in report.replicas[2].failure
 
 
@@ -337,7 +337,7 @@ class Failing:
 
 @dataclass(frozen=True)
 class Direct:
-    """Stands for GPUs: puts the weights into the servers' models."""
+    """Consumer that copies weights into the servers' models, in place of GPUs."""
 
     servers: tuple[Server, ...]
     dtype: torch.dtype = torch.float32
@@ -363,7 +363,7 @@ class Gpus:
 
 
 @pytest.mark.parametrize("works", [True, False])
-async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works: bool) -> None:
+async def test_live_transfers_fall_back_to_files(tmp_path: Path, works: bool) -> None:
     trainer, servers = Trainer(), [Server(), Server("gone")]
     publishing = publisher(tmp_path, live=cast(LiveTransfer, Gpus(works)))
     trainer.step(1)
@@ -371,9 +371,9 @@ async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works:
     assert served(report) == servers[:1]
     assert (tmp_path / "weights" / "1").exists() is not works
     assert servers[0].version == 1
-    anew = Server()
-    assert await publishing.restore(cast(VllmClient, anew))
-    assert await anew.checksums() == await servers[0].checksums()
+    restarted = Server()
+    assert await publishing.restore(cast(VllmClient, restarted))
+    assert await restarted.checksums() == await servers[0].checksums()
     if works:
         await publish(publishing, 2, trainer, servers[:1])
         trainer.step(2)
@@ -382,7 +382,7 @@ async def test_transfers_without_files_fall_back_to_files(tmp_path: Path, works:
 
 
 @pytest.mark.parametrize("works", [True, False])
-async def test_servers_go_on_where_the_trainer_fails_in_the_midst(tmp_path: Path, works: bool) -> None:
+async def test_servers_resume_when_the_trainer_fails_during_the_transfer(tmp_path: Path, works: bool) -> None:
     trainer, server = Trainer(failure=TrainerError("a rank ended")), Server()
     publishing = publisher(tmp_path, live=cast(LiveTransfer, Gpus(works)))
     with pytest.raises(TrainerError, match="a rank ended"):
@@ -390,7 +390,7 @@ async def test_servers_go_on_where_the_trainer_fails_in_the_midst(tmp_path: Path
     assert not server.paused.is_set()
 
 
-def test_adapters_are_written_as_peft_does(tmp_path: Path) -> None:
+def test_adapters_are_written_in_the_peft_format(tmp_path: Path) -> None:
     tensors = {"base_model.model.a.lora_A.weight": torch.ones(2, 3)}
     stream = WeightStream(infos={}, tensors=iter(tensors.items()), adapter={"r": 2})
     sent = WriteFolder(folder=tmp_path / "policy-1", dtype=torch.float32, base="base")(stream)
@@ -414,7 +414,7 @@ def test_adapters_are_written_as_peft_does(tmp_path: Path) -> None:
         ("nccl", False, 1, True, "is trained on the CPU"),
     ],
 )
-def test_the_way_of_weights_follows_the_machine(
+def test_weight_transfer_is_chosen_by_the_machine(
     monkeypatch: pytest.MonkeyPatch, transfer: Any, on_gpu: bool, ranks: int, has_vllm: bool, found: str
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: "found" if has_vllm else None)
@@ -456,17 +456,17 @@ def test_probes_cover_the_vocabulary_and_never_repeat() -> None:
     probes = [probe_ids(version, vocabulary=1000, max_context=4096) for version in range(50)]
     assert len(set(probes)) == 50
     assert all(len(probe) == 256 for probe in probes)
-    assert len({one for probe in probes for one in probe}) > 990
+    assert len({token for probe in probes for token in probe}) > 990
     assert len(probe_ids(1, vocabulary=10, max_context=64)) == 62
 
 
-def test_tolerances_tell_rounding_from_other_weights() -> None:
+def test_tolerances_distinguish_rounding_from_other_weights() -> None:
     expected = [-8.0] * 256
     noise = torch.randn(256, generator=torch.Generator().manual_seed(0)).double()
     for size, allowed, is_same in ((2e-5, EXACT, True), (1e-3, EXACT, False), (0.1, ROUNDED, True),
                                    (0.5, ROUNDED, False)):  # fmt: skip
-        found = (torch.tensor(expected, dtype=torch.float64) + size * noise).tolist()
-        assert (not compare_logprobs(found, expected, allowed)) is is_same
+        logprobs = (torch.tensor(expected, dtype=torch.float64) + size * noise).tolist()
+        assert (not compare_logprobs(logprobs, expected, allowed)) is is_same
 
 
 def test_a_shard_may_stay_the_same_while_another_changes() -> None:
@@ -479,8 +479,8 @@ def test_a_shard_may_stay_the_same_while_another_changes() -> None:
     assert "other names" in check_changes(before, {**after, "tp0:x": "1"}, {name: 1}, {name: 2})
 
 
-def test_layouts_are_compared_apart() -> None:
-    one, two = {"tp0:a": "1"}, {"tp0:a": "2"}
+def test_layouts_are_compared_separately() -> None:
+    first, second = {"tp0:a": "1"}, {"tp0:a": "2"}
     wide = {"tp0:a": "3", "tp1:a": "4"}
-    assert odd_ones_out([one, wide, None, one, two], {}) == [False, False, False, False, True]
-    assert odd_ones_out([two, wide], {frozenset(one): one}) == [True, False]
+    assert odd_ones_out([first, wide, None, first, second], {}) == [False, False, False, False, True]
+    assert odd_ones_out([second, wide], {frozenset(first): first}) == [True, False]

@@ -21,31 +21,31 @@ from tests.unit.models.small import VOCAB, gap, model, prompt, recomputed, reque
 
 
 async def converse(policy: TransformerPolicy, index: int, turns: int = 3) -> list[Generation]:
-    """Several turns: what was sampled, then some new tokens, is the next prompt."""
-    ids, found = prompt(10 + index % 7, index), []
+    """Sample several turns; each prompt appends the sampled tokens and some new ones."""
+    ids, generations = prompt(10 + index % 7, index), []
     for turn in range(turns):
         generation = await policy.generate(request(ids, seed=100 * index + turn, max_tokens=12))
-        found.append(generation)
+        generations.append(generation)
         ids = [*ids, *generation.ids, *prompt(5 + index % 3, 1000 + index + turn)]
-    return found
+    return generations
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
-async def test_sampled_logprobs_equal_recomputed_ones(temperature: float) -> None:
+async def test_sampled_logprobs_match_recomputed_logprobs(temperature: float) -> None:
     net = model()
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
     prompts = [prompt(5 + 9 * i, i) for i in range(9)]
-    found = await asyncio.gather(
+    generations = await asyncio.gather(
         *(policy.generate(request(p, seed=i, temperature=temperature)) for i, p in enumerate(prompts))
     )
     await policy.close()
-    for ids, generation in zip(prompts, found, strict=True):
+    for ids, generation in zip(prompts, generations, strict=True):
         assert gap(net, ids, generation, temperature=temperature) <= 1e-5
         assert len(generation.entropy) == len(generation.versions) == len(generation.ids)
 
 
 async def test_results_do_not_depend_on_the_rest_of_the_batch() -> None:
-    """Not even in the last bit: who arrives when must not decide what a run learns."""
+    """Results are equal bit for bit, so that arrival order does not affect training."""
     net = Transformer(ARCHITECTURES["quickstart"], seed=1)
     together = TransformerPolicy(net, ChatML(tokenizer()), max_batch=16)
     crowd = await asyncio.gather(*(converse(together, i) for i in range(12)))
@@ -59,8 +59,8 @@ async def test_results_do_not_depend_on_the_rest_of_the_batch() -> None:
     await narrow.close()
 
 
-def lengths_fed(net: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the length of the longest piece of every forward pass from now on."""
+def record_fed_lengths(net: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Record the longest piece of every later forward pass in the returned list."""
     extend, fed = net.extend, list[int]()
 
     def counting(pieces: list[Piece], *rest: Any) -> torch.Tensor:
@@ -71,18 +71,18 @@ def lengths_fed(net: Transformer, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return fed
 
 
-async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
+async def test_continued_prompts_feed_only_new_tokens_and_give_equal_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     net = model()
-    fed = lengths_fed(net, monkeypatch)
+    fed = record_fed_lengths(net, monkeypatch)
     ids = prompt(40)
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=2)
     first = await policy.generate(request(ids, seed=1, max_tokens=6))
     longer = [*ids, *first.ids, *prompt(5, 9)]
     fed.clear()
     reused = await policy.generate(request(longer, seed=2, max_tokens=6))
-    assert fed[0] == 6  # the last sampled token, which was never fed, and five new ones
+    assert fed[0] == 6  # the last sampled token, which was never fed, and five new tokens
     policy.set_version(1)
     fed.clear()
     fresh = await policy.generate(request(longer, seed=2, max_tokens=6))
@@ -94,7 +94,7 @@ async def test_a_continued_prompt_feeds_only_its_new_tokens_and_changes_nothing(
     assert set(fresh.versions) == {1}
 
 
-async def test_a_sibling_with_the_same_prompt_does_not_take_a_cache_away() -> None:
+async def test_siblings_with_the_same_prompt_do_not_corrupt_caches() -> None:
     net = model()
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=8)
     ids = prompt(30)
@@ -109,9 +109,9 @@ async def test_a_sibling_with_the_same_prompt_does_not_take_a_cache_away() -> No
         assert gap(net, longer, generation) <= 1e-5
 
 
-async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_siblings_reuse_the_cached_prefix_of_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
     net = model()
-    fed = lengths_fed(net, monkeypatch)
+    fed = record_fed_lengths(net, monkeypatch)
     shared = prompt(40)
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
     await policy.generate(request(shared, seed=1, max_tokens=4))
@@ -132,7 +132,7 @@ async def test_a_sibling_borrows_what_another_row_has_fed(monkeypatch: pytest.Mo
         assert gap(net, start, generation) <= 1e-5
 
 
-async def test_stops_at_the_stop_id_and_keeps_it() -> None:
+async def test_generation_stops_at_the_stop_id_and_includes_it() -> None:
     policy = TransformerPolicy(model(), ChatML(tokenizer()))
     free = await policy.generate(request(prompt(8), seed=5, stop=VOCAB + 1, max_tokens=20))
     assert len(free.ids) == 20
@@ -144,20 +144,20 @@ async def test_stops_at_the_stop_id_and_keeps_it() -> None:
     assert stopped.ids == free.ids[: free.ids.index(stop) + 1]
 
 
-async def test_greedy_takes_the_most_likely_token_with_its_plain_logprob() -> None:
+async def test_greedy_sampling_takes_the_most_likely_token_with_its_logprob() -> None:
     net = model()
     policy = TransformerPolicy(net, ChatML(tokenizer()))
-    found = [await policy.generate(request(prompt(12), seed=s, temperature=0.0)) for s in (1, 2)]
+    generations = [await policy.generate(request(prompt(12), seed=s, temperature=0.0)) for s in (1, 2)]
     await policy.close()
-    assert found[0].ids == found[1].ids
+    assert generations[0].ids == generations[1].ids
     ids = prompt(12)
     with torch.no_grad():
         logits = net(torch.tensor([ids]), torch.tensor([12]))[0, -1]
-    assert found[0].ids[0] == int(logits.argmax())
-    assert found[0].logprobs[0] == pytest.approx(float(torch.log_softmax(logits, -1).max()), abs=1e-5)
+    assert generations[0].ids[0] == int(logits.argmax())
+    assert generations[0].logprobs[0] == pytest.approx(float(torch.log_softmax(logits, -1).max()), abs=1e-5)
 
 
-def test_draws_follow_the_distribution_and_the_nucleus_is_renormalised() -> None:
+def test_samples_follow_the_distribution_and_top_p_renormalises_it() -> None:
     logits = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
     uniforms = torch.rand(4000, generator=torch.Generator().manual_seed(0)).tolist()
     many = logits.expand(4000, 4)
@@ -173,7 +173,7 @@ def test_draws_follow_the_distribution_and_the_nucleus_is_renormalised() -> None
     assert sample(logits, [SamplingParams()], [0.999999]).ids == [3]
 
 
-async def test_a_cancelled_request_frees_its_place() -> None:
+async def test_a_cancelled_request_frees_its_batch_slot() -> None:
     policy = TransformerPolicy(model(), ChatML(tokenizer()), max_batch=1)
     endless = asyncio.create_task(policy.generate(request(prompt(4), max_tokens=250, stop=VOCAB + 1)))
     await asyncio.sleep(0.02)
@@ -201,10 +201,10 @@ async def test_impossible_requests_and_a_closed_policy_raise_model_errors() -> N
 def test_top_k_and_min_p_keep_the_most_likely_tokens_and_renormalise() -> None:
     logits = torch.tensor([[0.4, 0.3, 0.2, 0.1]]).log().expand(3, 4)
     params = [SamplingParams(top_k=2), SamplingParams(min_p=0.5), SamplingParams(top_k=3, top_p=0.7)]
-    found = sample(logits, params, [0.99] * 3)
-    assert found.ids == [1, 2, 1]
+    samples = sample(logits, params, [0.99] * 3)
+    assert samples.ids == [1, 2, 1]
     kept = ([0.4, 0.3], [0.4, 0.3, 0.2], [0.4, 0.3])
-    for token, logprob, entropy, likely in zip(*found, kept, strict=True):
+    for token, logprob, entropy, likely in zip(*samples, kept, strict=True):
         shares = [x / sum(likely) for x in likely]
         assert logprob == pytest.approx(math.log(shares[token]), abs=1e-5)
         assert entropy == pytest.approx(-sum(x * math.log(x) for x in shares), abs=1e-5)
@@ -212,8 +212,8 @@ def test_top_k_and_min_p_keep_the_most_likely_tokens_and_renormalise() -> None:
     assert equal.logprobs == pytest.approx([math.log(1 / 2)]), "exactly k"
 
 
-async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() -> None:
-    """Each token's log-probability is of the weights of its version, over the whole prefix."""
+async def test_a_publication_during_a_sequence_takes_effect_at_the_next_token() -> None:
+    """Each token's log-probability matches its version's weights over the whole prefix."""
     first, trained = model(), model()
     with torch.no_grad():
         for parameter in trained.parameters():
@@ -238,16 +238,16 @@ async def test_a_publication_in_mid_sequence_takes_effect_at_the_next_token() ->
     await policy.publish(1, StubWeights())
     generations = await asyncio.gather(*running)
     await policy.close()
-    assert any(len(set(one.versions)) == 2 for one in generations), "nothing was in flight"
-    for ids, one in zip(prompts, generations, strict=True):
-        assert list(one.versions) == sorted(one.versions)
-        known = [recomputed(net, [*ids, *one.ids])[len(ids) - 1 :] for net in (first, trained)]
-        for place, version in enumerate(one.versions):
-            assert one.logprobs[place] == pytest.approx(known[version][place], abs=1e-5)
+    assert any(len(set(generation.versions)) == 2 for generation in generations), "nothing was in flight"
+    for ids, generation in zip(prompts, generations, strict=True):
+        assert list(generation.versions) == sorted(generation.versions)
+        expected = [recomputed(net, [*ids, *generation.ids])[len(ids) - 1 :] for net in (first, trained)]
+        for position, version in enumerate(generation.versions):
+            assert generation.logprobs[position] == pytest.approx(expected[version][position], abs=1e-5)
 
 
 class StubWeights:
-    """A source of weights that a sampler beside the trainer never asks."""
+    """Source of weights that a sampler in the trainer's process never uses."""
 
     async def send_weights(self, consumer: Any) -> Any:
         raise AssertionError

@@ -1,4 +1,4 @@
-"""Attached servers that sample LoRA adapters and are started anew by their owners."""
+"""Attached servers that sample LoRA adapters and are restarted by their owners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.fakes.vllm_script import VOCABULARY, adapter_digest, scripted_logprob
 
 
 class Adapters:
-    """Trainer of an adapter of one tensor, whose log-probabilities are those of the fake servers."""
+    """Trainer of a one-tensor adapter; its log-probabilities are those of the fake servers."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -42,7 +42,7 @@ def publisher(folder: Path) -> Publisher:
     return Publisher(VllmConfig(start_timeout_s=60), model, folder=folder)
 
 
-async def test_a_server_that_forgot_its_adapter_loads_and_proves_it_again(tmp_path: Path) -> None:
+async def test_restarted_servers_reload_and_prove_their_adapter(tmp_path: Path) -> None:
     trainer = Adapters()
     async with attached(2, publish=False, publishing=publisher(tmp_path)) as rig:
         for version in (1, 2):
@@ -52,15 +52,17 @@ async def test_a_server_that_forgot_its_adapter_loads_and_proves_it_again(tmp_pa
         rig.fakes[0].restart()
         requests = [make_request(index) for index in range(6)]
         generations = await asyncio.gather(*map(rig.policy.generate, requests))
-        assert [one.ids for one in generations] == [whole(one, trainer.digest) for one in requests]
-        assert all(set(one.versions) == {2} for one in generations)
+        assert [generation.ids for generation in generations] == [
+            whole(request, trainer.digest) for request in requests
+        ]
+        assert all(set(generation.versions) == {2} for generation in generations)
         assert rig.sink.alerts() == ["engine_left_out"]
         await until(lambda: rig.replicas[0].is_ready)
         assert list(rig.fakes[0].adapters) == ["policy-2"]
         assert rig.replicas[0].version == 2
 
 
-async def test_a_server_that_serves_another_adapter_by_the_same_name_stays_out(tmp_path: Path) -> None:
+async def test_servers_with_another_adapter_of_the_same_name_stay_out(tmp_path: Path) -> None:
     trainer = Adapters()
     async with attached(2, publish=False, publishing=publisher(tmp_path)) as rig:
         await rig.policy.publish(1, trainer)

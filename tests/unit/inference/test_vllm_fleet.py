@@ -1,4 +1,4 @@
-"""Servers of a policy's own: restarted within limits, proven before they serve, and left out."""
+"""Servers started by a policy: limited restarts, proof before serving, and leaving out."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.fakes.vllm_server import FakeVllm, Fault
 from tests.unit.models.small import tokenizer
 
 
-class InLoop:
-    """A server that a policy starts, in the test's own event loop; the first ``broken`` starts fail."""
+class Server:
+    """Fake server in the test's event loop; its first ``broken`` starts fail."""
 
     log = Path("server.log")
 
@@ -59,7 +59,7 @@ class InLoop:
 
 @asynccontextmanager
 async def started(
-    *servers: InLoop, publisher: Stamps, **settings: Any
+    *servers: Server, publisher: Stamps, **settings: Any
 ) -> AsyncIterator[tuple[VllmPolicy, list[Replica], Recorder]]:
     config = VllmConfig(replicas=len(servers), **{"stall_timeout_s": 30.0, **settings})
     replicas = [
@@ -74,8 +74,8 @@ async def started(
         await policy.close()
 
 
-async def test_a_server_that_fails_is_restarted_and_proven_until_it_failed_too_often() -> None:
-    server, other, publisher = InLoop(), InLoop(), Stamps()
+async def test_failed_servers_are_restarted_and_proven_up_to_the_limit() -> None:
+    server, other, publisher = Server(), Server(), Stamps()
     async with started(server, other, publisher=publisher, max_restarts=2) as (policy, replicas, sink):
         await policy.publish(4, NoWeights())
         for number in (1, 2, 3):
@@ -96,9 +96,9 @@ async def test_a_server_that_fails_is_restarted_and_proven_until_it_failed_too_o
     assert not other.is_alive()
 
 
-async def test_only_a_server_that_has_served_for_long_is_restarted_beyond_the_limit() -> None:
-    server, publisher = InLoop(), Stamps()
-    async with started(server, InLoop(), publisher=publisher, max_restarts=1) as (policy, replicas, sink):
+async def test_only_stable_servers_are_restarted_beyond_the_limit() -> None:
+    server, publisher = Server(), Stamps()
+    async with started(server, Server(), publisher=publisher, max_restarts=1) as (policy, replicas, sink):
         await policy.publish(4, NoWeights())
         failing = replicas[0]
         for served_s in (STABLE_S, STABLE_S, 0.0):
@@ -113,10 +113,10 @@ async def test_only_a_server_that_has_served_for_long_is_restarted_beyond_the_li
         assert sink.alerts() == ["engine_restarted", "engine_restarted", "engine_left_out"]
 
 
-async def test_a_restarted_server_that_proves_nothing_does_not_serve(
+async def test_restarted_servers_without_proof_do_not_serve(
     skip_time: Callable[[float], None],
 ) -> None:
-    server, publisher = InLoop(), Stamps()
+    server, publisher = Server(), Stamps()
     settings: Any = {"max_restarts": 2, "stall_timeout_s": 600.0}
     async with started(server, publisher=publisher, **settings) as (policy, replicas, sink):
         await policy.publish(0, NoWeights())
@@ -130,8 +130,8 @@ async def test_a_restarted_server_that_proves_nothing_does_not_serve(
         assert replicas[0].is_out
 
 
-async def test_servers_that_cannot_start_end_the_publication() -> None:
-    async with started(InLoop(broken=9), publisher=Stamps(), max_restarts=1) as (policy, replicas, sink):
+async def test_servers_that_cannot_start_fail_the_publication() -> None:
+    async with started(Server(broken=9), publisher=Stamps(), max_restarts=1) as (policy, replicas, sink):
         with pytest.raises(PublicationError, match=r"engine-0.*out of memory"):
             await policy.publish(0, NoWeights())
         assert replicas[0].state is ReplicaState.LEFT_OUT

@@ -17,20 +17,20 @@ from tests.builders.vllm_policies import attached, make_request, until, whole
 from tests.fakes.vllm_server import Fault
 
 
-async def test_a_trajectory_stays_on_its_replica_and_new_ones_are_spread() -> None:
+async def test_trajectories_stay_on_their_replica_and_are_spread_evenly() -> None:
     async with attached(2) as rig:
         for turn in range(4):
             prompts = [[100 + index, *range(4 * turn + 3)] for index in range(6)]
             requests = [make_request(i, prompt, turn=turn) for i, prompt in enumerate(prompts)]
             generations = await asyncio.gather(*map(rig.policy.generate, requests))
-            assert [one.ids for one in generations] == [whole(one) for one in requests]
-            assert all(set(one.versions) == {0} for one in generations)
+            assert [generation.ids for generation in generations] == [whole(request) for request in requests]
+            assert all(set(generation.versions) == {0} for generation in generations)
     homes = [{prompt[0] for prompt in fake.prompts} for fake in rig.fakes]
     assert (len(homes[0]), len(homes[1])) == (3, 3)
     assert not homes[0] & homes[1]
 
 
-async def test_a_new_trajectory_goes_to_the_least_loaded_replica() -> None:
+async def test_new_trajectories_start_on_the_least_loaded_replica() -> None:
     async with attached(2) as rig:
         await rig.policy.generate(make_request(0, range(500)))
         for index in range(1, 5):
@@ -42,8 +42,8 @@ async def test_a_new_trajectory_goes_to_the_least_loaded_replica() -> None:
         assert [len(fake.prompts) for fake in rig.fakes] == [4, 4]
 
 
-async def test_new_trajectories_wait_for_room_in_order_and_begun_ones_never() -> None:
-    # Each holds 3 + 40 tokens; nine tenths of 100 hold two.
+async def test_new_trajectories_wait_in_order_and_started_ones_never_wait() -> None:
+    # Each reserves 3 + 40 tokens; 90 % of 100 tokens suffice for two.
     async with attached(1, cache_tokens=100) as rig:
         began: list[int] = []
 
@@ -55,8 +55,8 @@ async def test_new_trajectories_wait_for_room_in_order_and_begun_ones_never() ->
         await until(lambda: len(began) == 2)
         await asyncio.sleep(0)
         assert (began, rig.policy._admission.num_waiting) == ([0, 1], 3)
-        await rig.policy.generate(make_request(0, range(60), turn=1))  # grows beyond all room, and goes on
-        await rig.policy.generate(make_request(9, range(60), turn=3))  # known to nobody here, but has begun
+        await rig.policy.generate(make_request(0, range(60), turn=1))  # exceeds the capacity and continues
+        await rig.policy.generate(make_request(9, range(60), turn=3))  # unknown here, but past its first turn
         assert began == [0, 1]
         rig.policy.release(make_request(9).context.key)
         rig.policy.release(make_request(0).context.key)
@@ -70,7 +70,7 @@ async def test_new_trajectories_wait_for_room_in_order_and_begun_ones_never() ->
         assert rig.fakes[0].max_running <= 2
 
 
-async def test_a_conversation_larger_than_the_cache_has_a_replica_for_itself() -> None:
+async def test_conversations_larger_than_the_cache_get_an_exclusive_replica() -> None:
     async with attached(1, cache_tokens=20) as rig:
         small = make_request(0, (1,), max_tokens=4)
         await rig.policy.generate(small)
@@ -81,7 +81,7 @@ async def test_a_conversation_larger_than_the_cache_has_a_replica_for_itself() -
         assert (await large).ids == whole(make_request(1, range(50)))
 
 
-async def test_a_cancelled_request_gives_its_place_back_and_is_aborted_on_the_server() -> None:
+async def test_cancelled_requests_leave_the_queue_and_are_aborted_on_the_server() -> None:
     async with attached(1, cache_tokens=100, token_s=0.05) as rig:
         running = [asyncio.create_task(rig.policy.generate(make_request(i, max_tokens=41))) for i in range(2)]
         await until(lambda: len(rig.fakes[0].running) == 2)
@@ -100,7 +100,7 @@ async def test_a_cancelled_request_gives_its_place_back_and_is_aborted_on_the_se
     assert rig.replicas[0].requests == set()
 
 
-async def test_conversations_that_nobody_released_give_their_room_back(monkeypatch: Any) -> None:
+async def test_unreleased_conversations_expire_and_free_their_capacity(monkeypatch: Any) -> None:
     monkeypatch.setattr("engine.inference.vllm.admission.FORGET_S", 0.0)
     monkeypatch.setattr("engine.inference.vllm.monitor.POLL_S", 0.01)
     async with attached(1, cache_tokens=100) as rig:
@@ -114,7 +114,7 @@ async def test_conversations_that_nobody_released_give_their_room_back(monkeypat
     ("kind", "after"),
     [("error", 0), ("nan", 8), ("short", 0), ("beyond", 8), ("oom", 0), ("oom", 8), ("version", 0)],
 )
-async def test_what_an_engine_fails_at_is_sampled_elsewhere(kind: Any, after: int) -> None:
+async def test_failed_requests_are_sampled_on_another_engine(kind: Any, after: int) -> None:
     async with attached(2) as rig:
         request = make_request(max_tokens=60, seed=3)
         assert len(whole(request)) > 8
@@ -122,7 +122,7 @@ async def test_what_an_engine_fails_at_is_sampled_elsewhere(kind: Any, after: in
         generation = await rig.policy.generate(request)
         assert len(generation.ids) == len(generation.logprobs) == len(generation.versions)
         assert generation.ids[-1] == 7 or len(generation.ids) == 60
-        assert all(one <= 0 for one in generation.logprobs)
+        assert all(logprob <= 0 for logprob in generation.logprobs)
         assert set(generation.versions) == {0}
         kept = 8 if kind == "oom" and after else 0
         assert generation.ids[:kept] == whole(request)[:kept]
@@ -133,7 +133,7 @@ async def test_what_an_engine_fails_at_is_sampled_elsewhere(kind: Any, after: in
         assert "engine_left_out" in rig.sink.alerts()
 
 
-async def test_an_engine_that_cuts_every_connection_is_left_out_though_it_seems_healthy() -> None:
+async def test_an_engine_that_cuts_every_connection_is_left_out_though_healthy() -> None:
     async with attached(2) as rig:
         request = make_request(max_tokens=60, seed=3)
         rig.fakes[0].faults.append(Fault(kind="cut", after=4, requests=-1))
@@ -144,7 +144,7 @@ async def test_an_engine_that_cuts_every_connection_is_left_out_though_it_seems_
         assert rig.sink.alerts() == ["engine_left_out"]
 
 
-async def test_a_response_whose_end_alone_was_lost_is_complete() -> None:
+async def test_responses_that_lost_only_their_end_are_complete() -> None:
     async with attached(2) as rig:
         request = make_request(seed=3)
         length = len(whole(request))
@@ -155,7 +155,7 @@ async def test_a_response_whose_end_alone_was_lost_is_complete() -> None:
         assert rig.fakes[1].prompts == []
 
 
-async def test_a_hung_engine_is_given_up_and_its_tokens_are_kept(skip_time: Callable[[float], None]) -> None:
+async def test_hung_engines_are_abandoned_but_tokens_are_kept(skip_time: Callable[[float], None]) -> None:
     async with attached(2, stall_timeout_s=5.0) as rig:
         request = make_request(max_tokens=60, seed=3)
         rig.fakes[0].faults.append(Fault(kind="hang", after=8))
@@ -167,7 +167,7 @@ async def test_a_hung_engine_is_given_up_and_its_tokens_are_kept(skip_time: Call
         assert rig.fakes[1].prompts == [[1, 2, 3, *whole(request)[:8]]]
 
 
-async def test_one_broken_connection_of_a_healthy_engine_is_no_reason_to_leave_it_out() -> None:
+async def test_a_single_broken_connection_does_not_leave_out_a_healthy_engine() -> None:
     async with attached(1) as rig:
         rig.fakes[0].faults.append(Fault(kind="cut", after=4))
         generation = await rig.policy.generate(make_request(max_tokens=60, seed=3))
@@ -176,7 +176,7 @@ async def test_one_broken_connection_of_a_healthy_engine_is_no_reason_to_leave_i
         assert rig.sink.alerts() == []
 
 
-async def test_an_attached_engine_is_taken_back_when_it_is_healthy_and_proven() -> None:
+async def test_attached_engines_return_once_healthy_and_proven() -> None:
     async with attached(2) as rig:
         rig.publisher.unproven[rig.addresses[0]] = 2
         rig.fakes[0].faults.append(Fault(kind="oom"))
@@ -189,7 +189,7 @@ async def test_an_attached_engine_is_taken_back_when_it_is_healthy_and_proven() 
         assert rig.replicas[0].version == 0
 
 
-async def test_a_refused_request_is_the_requests_fault() -> None:
+async def test_refused_requests_do_not_leave_out_the_engine() -> None:
     async with attached(2) as rig:
         rig.fakes[0].faults.append(Fault(kind="refuse"))
         with pytest.raises(EngineError, match="400"):
@@ -209,7 +209,7 @@ async def test_impossible_requests_reach_no_engine() -> None:
         assert rig.fakes[0].prompts == []
 
 
-async def test_without_any_engine_requests_fail_after_the_stall_time_and_one_that_returns_serves(
+async def test_requests_fail_without_engines_and_succeed_once_one_returns(
     skip_time: Callable[[float], None],
 ) -> None:
     async with attached(2, stall_timeout_s=600.0) as rig:
@@ -229,14 +229,14 @@ async def test_without_any_engine_requests_fail_after_the_stall_time_and_one_tha
         assert (await rig.policy.generate(make_request())).ids == whole(make_request())
 
 
-async def test_a_server_that_an_ended_run_left_paused_goes_on() -> None:
+async def test_servers_left_paused_by_an_earlier_run_are_resumed() -> None:
     async with attached(1, publish=False) as rig:
         rig.fakes[0]._resumed.clear()
         await until(lambda: rig.replicas[0].is_up)
         assert rig.fakes[0]._resumed.is_set()
 
 
-async def test_a_server_that_somebody_started_anew_is_caught_by_its_tokens() -> None:
+async def test_restarted_servers_are_detected_by_the_version_of_their_tokens() -> None:
     async with attached(2) as rig:
         rig.fakes[0].version = "default"
         assert (await rig.policy.generate(make_request())).ids == whole(make_request())
@@ -262,7 +262,7 @@ async def test_an_unexpected_error_does_not_end_the_supervision_of_an_engine(mon
         assert not errors
 
 
-async def test_metrics_and_events_of_an_iteration() -> None:
+async def test_iterations_report_engine_metrics_and_events() -> None:
     async with attached(2) as rig:
         await rig.policy.take_metrics()
         tokens = 0
@@ -273,10 +273,10 @@ async def test_metrics_and_events_of_an_iteration() -> None:
                 )
                 tokens += len((await rig.policy.generate(request)).ids)
         metrics = await rig.policy.take_metrics()
-        named = {f"engine/{name}" for name in ("prefix_hit_rate", "tokens_per_s", "restarts")}
-        named.add("time/engine_busy")
-        looked = {f"engine/{name}" for name in ("kv_use", "running", "waiting")}
-        assert set(metrics) - looked == named
+        always_reported = {f"engine/{name}" for name in ("prefix_hit_rate", "tokens_per_s", "restarts")}
+        always_reported.add("time/engine_busy")
+        polled = {f"engine/{name}" for name in ("kv_use", "running", "waiting")}
+        assert set(metrics) - polled == always_reported
         assert metrics["engine/prefix_hit_rate"] == pytest.approx((40 + 80) / (40 + 80 + 120))
         assert metrics["engine/tokens_per_s"] > 0
         assert (await rig.policy.take_metrics())["engine/tokens_per_s"] == 0.0
@@ -285,11 +285,11 @@ async def test_metrics_and_events_of_an_iteration() -> None:
         await until(lambda: rig.sink.events[-1]["type"] == "engines_reported")
         last = rig.sink.events[-1]
         assert last["iteration"] in (0, 2)
-        states = {one["name"]: one["state"] for one in last["replicas"]}
+        states = {replica["name"]: replica["state"] for replica in last["replicas"]}
         assert "ready" in states.values()
 
 
-async def test_waiting_for_engines_is_no_time_of_the_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waits_for_engines_do_not_count_as_rollout_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(waits, "time", clock)
     async with attached(1, cache_tokens=100) as rig:
@@ -302,11 +302,11 @@ async def test_waiting_for_engines_is_no_time_of_the_rollout(monkeypatch: pytest
         assert rig.policy.waited_seconds(key) == 5.0
         count = rig.fakes[0]._count_prefix
 
-        def took(prompt: Sequence[int]) -> None:
+        def count_slowly(prompt: Sequence[int]) -> None:
             clock.now += 3.0
             count(prompt)
 
-        monkeypatch.setattr(rig.fakes[0], "_count_prefix", took)
+        monkeypatch.setattr(rig.fakes[0], "_count_prefix", count_slowly)
         rig.fakes[0].faults.append(Fault(kind="cut", after=20))
         rig.policy.release(first.context.key)
         await waiting
@@ -315,7 +315,7 @@ async def test_waiting_for_engines_is_no_time_of_the_rollout(monkeypatch: pytest
         assert rig.policy.waited_seconds(key) == 0.0
 
 
-async def test_the_load_of_a_long_iteration_is_measured_meanwhile(monkeypatch: Any) -> None:
+async def test_engine_load_is_sampled_during_a_long_iteration(monkeypatch: Any) -> None:
     monkeypatch.setattr("engine.inference.vllm.monitor.POLL_S", 0.01)
     async with attached(2, token_s=0.01) as rig:
         requests = (make_request(i, seed=3, max_tokens=40) for i in range(4))

@@ -1,4 +1,4 @@
-"""VllmPolicy over fake servers across publications: requests in flight, replicas that prove nothing."""
+"""VllmPolicy over fake servers across publications: requests in flight, replicas without proof."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.fakes.vllm_server import Fault
 
 
 @pytest.mark.parametrize("mode", ["finish", "abort", "keep"])
-async def test_requests_across_a_publication(mode: Literal["finish", "abort", "keep"]) -> None:
+async def test_requests_follow_the_mode_of_a_publication(mode: Literal["finish", "abort", "keep"]) -> None:
     async with attached(2, token_s=0.005, in_flight=mode) as rig:
         requests = [make_request(i, seed=3, max_tokens=60) for i in range(4)]
-        early = [asyncio.create_task(rig.policy.generate(one)) for one in requests]
+        early = [asyncio.create_task(rig.policy.generate(request)) for request in requests]
         await until(lambda: sum(fake.counters["prompt_tokens"] > 0 for fake in rig.fakes) == 2)
         await asyncio.sleep(0.05)
-        seen: list[int] = []
+        num_running: list[int] = []
 
         async def during() -> None:
-            seen.append(sum(len(fake.running) for fake in rig.fakes))
+            num_running.append(sum(len(fake.running) for fake in rig.fakes))
             late.append(asyncio.create_task(rig.policy.generate(make_request(9, (5,)))))
             await asyncio.sleep(0.05)
             assert sum(prompt == [5] for fake in rig.fakes for prompt in fake.prompts) == 0
@@ -36,38 +36,38 @@ async def test_requests_across_a_publication(mode: Literal["finish", "abort", "k
         assert metrics["publish/replicas"] == 2.0
         generations = await asyncio.gather(*early)
         assert set((await late[0]).versions) == {1}
-        versions = [set(one.versions) for one in generations]
+        versions = [set(generation.versions) for generation in generations]
         if mode == "finish":
-            assert (seen, versions) == ([0], [{0}] * 4)
+            assert (num_running, versions) == ([0], [{0}] * 4)
         elif mode == "abort":
-            assert (seen, versions) == ([0], [{1}] * 4)
+            assert (num_running, versions) == ([0], [{1}] * 4)
         else:
-            assert seen == [4]
+            assert num_running == [4]
             assert versions == [{0, 1}] * 4
             assert [fake.pauses[-1] for fake in rig.fakes] == ["keep", "keep"]
-        assert [one.ids for one in generations] == [whole(one) for one in requests]
+        assert [generation.ids for generation in generations] == [whole(request) for request in requests]
 
 
-async def test_a_replica_that_does_not_prove_the_weights_never_samples() -> None:
+async def test_unproven_replicas_never_sample() -> None:
     async with attached(2) as rig:
         rig.publisher.unproven[rig.addresses[0]] = 1000
         metrics = await rig.policy.publish(1, NoWeights())
         assert metrics["publish/replicas"] == 1.0
         assert rig.sink.alerts() == ["publication_failed", "engine_left_out"]
         generations = await asyncio.gather(*(rig.policy.generate(make_request(i)) for i in range(4)))
-        assert all(set(one.versions) == {1} for one in generations)
+        assert all(set(generation.versions) == {1} for generation in generations)
         assert rig.fakes[0].prompts == []
         rig.publisher.unproven[rig.addresses[0]] = 0
         await until(lambda: rig.replicas[0].is_ready)
 
 
 @pytest.mark.parametrize("cut", [False, True])
-async def test_what_an_engine_samples_while_its_proof_runs_counts_only_with_it(cut: bool) -> None:
+async def test_tokens_sampled_during_a_proof_count_only_if_it_succeeds(cut: bool) -> None:
     async with attached(2, token_s=0.005, in_flight="keep") as rig:
-        if cut:  # the tokens of requests that fail are kept otherwise
+        if cut:  # tokens of failed requests are kept otherwise
             rig.fakes[0].faults.append(Fault(kind="cut", after=48))
         requests = [make_request(i, seed=3, max_tokens=60) for i in range(2)]
-        early = [asyncio.create_task(rig.policy.generate(one)) for one in requests]
+        early = [asyncio.create_task(rig.policy.generate(request)) for request in requests]
         await until(lambda: all(fake.counters["prompt_tokens"] for fake in rig.fakes))
 
         async def ended() -> None:
@@ -77,11 +77,11 @@ async def test_what_an_engine_samples_while_its_proof_runs_counts_only_with_it(c
         rig.publisher.unproven[rig.addresses[0]] = 1000
         await rig.policy.publish(1, NoWeights())
         generations = await asyncio.gather(*early)
-        assert [one.ids for one in generations] == [whole(one) for one in requests]
+        assert [generation.ids for generation in generations] == [whole(request) for request in requests]
         assert rig.fakes[1].prompts == [[1, 2, 3]] * 2, "what engine-0 sampled is sampled anew"
 
 
-async def test_a_publication_that_is_cut_short_leaves_no_tokens() -> None:
+async def test_interrupted_publications_discard_their_tokens() -> None:
     async with attached(1, token_s=0.005, in_flight="keep") as rig:
         request = make_request(seed=3, max_tokens=60)
         early = asyncio.create_task(rig.policy.generate(request))
@@ -100,14 +100,14 @@ async def test_a_publication_that_is_cut_short_leaves_no_tokens() -> None:
         assert (set(generation.versions), generation.ids) == ({2}, whole(request))
 
 
-async def test_a_publication_that_nobody_proves_is_an_error() -> None:
+async def test_publications_without_any_proof_are_errors() -> None:
     async with attached(2) as rig:
         rig.publisher.unproven = dict.fromkeys(rig.addresses, 1000)
         with pytest.raises(PublicationError, match="version 1.*engine-0.*engine-1"):
             await rig.policy.publish(1, NoWeights())
 
 
-async def test_a_publication_that_is_not_completed_lets_nobody_sample_until_the_next() -> None:
+async def test_a_failed_publication_blocks_sampling_until_the_next_succeeds() -> None:
     async with attached(2) as rig:
 
         async def fail() -> None:
@@ -117,7 +117,9 @@ async def test_a_publication_that_is_not_completed_lets_nobody_sample_until_the_
         rig.publisher.during = fail
         with pytest.raises(TrainerError, match="a rank ended"):
             await rig.policy.publish(1, NoWeights())
-        assert [(one.state, one.version) for one in rig.replicas] == [(ReplicaState.STARTING, None)] * 2
+        assert [(replica.state, replica.version) for replica in rig.replicas] == [
+            (ReplicaState.STARTING, None)
+        ] * 2
         later = asyncio.create_task(rig.policy.generate(make_request(turn=1)))
         await until(lambda: rig.policy._admission.num_waiting)
         rig.publisher.during = None
@@ -125,18 +127,18 @@ async def test_a_publication_that_is_not_completed_lets_nobody_sample_until_the_
         assert set((await later).versions) == {2}
 
 
-async def test_an_engine_that_fails_while_a_publication_waits_is_left_out_once() -> None:
+async def test_an_engine_that_fails_during_a_publication_is_left_out_once() -> None:
     async with attached(2, token_s=0.01) as rig:
         rig.fakes[1].faults.append(Fault(kind="oom", after=8))
         early = [asyncio.create_task(rig.policy.generate(make_request(i, seed=3))) for i in range(2)]
-        await until(lambda: all(one.requests for one in rig.replicas))
+        await until(lambda: all(replica.requests for replica in rig.replicas))
         metrics = await rig.policy.publish(1, NoWeights())
         assert metrics["publish/replicas"] == 1.0
         assert rig.sink.alerts() == ["engine_left_out"]
         await asyncio.gather(*early)
 
 
-async def test_nothing_samples_before_the_first_proof() -> None:
+async def test_sampling_waits_for_the_first_proof() -> None:
     async with attached(1, publish=False) as rig:
         early = asyncio.create_task(rig.policy.generate(make_request()))
         await until(lambda: rig.replicas[0].is_up)

@@ -1,4 +1,4 @@
-"""The key of a server's routes."""
+"""The key that a server's routes require."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.inference.vllm.servers.worker.trainyard_access import RequireKey
 
 
 async def _answer(scope: dict[str, Any]) -> list[Any]:
-    """Return what is sent for a request; the application behind sends ``reached``."""
+    """Return the messages sent for a request; the wrapped application sends ``reached``."""
     sent: list[Any] = []
 
     async def send(message: Any) -> None:
@@ -32,18 +32,18 @@ def http(path: str, *headers: tuple[bytes, bytes]) -> dict[str, Any]:
     return {"type": "http", "path": path, "headers": list(headers)}
 
 
-async def test_the_right_key_opens_every_route() -> None:
+async def test_requests_with_the_key_are_accepted() -> None:
     assert await _answer(http("/collective_rpc", (b"authorization", b"Bearer right"))) == ["reached"]
 
 
-async def test_any_other_key_is_refused() -> None:
+async def test_wrong_and_missing_keys_are_refused() -> None:
     for value in (b"", b"Bearer", b"Bearer wrong", b"right", b"Bearer right ", b"Bearer rights"):
         assert (await _answer(http("/metrics", (b"authorization", value))))[0] == 401
     for path in ("/metrics", "/health/", "/health/../metrics", ""):
         assert (await _answer(http(path)))[0] == 401
 
 
-async def test_the_health_check_and_the_start_need_none() -> None:
+async def test_the_health_check_and_the_lifespan_need_no_key() -> None:
     assert await _answer(http("/health")) == ["reached"]
     assert await _answer({"type": "lifespan"}) == ["reached"]
 

@@ -1,4 +1,4 @@
-"""The client against servers that fail: cut off, silent, wrong."""
+"""The client against failing servers: cut connections, silence, malformed answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @asynccontextmanager
 async def serving(**handlers: Handler) -> AsyncIterator[str]:
-    """Serve each handler under the route that its name stands for; yield the address."""
+    """Serve each handler under the route of its name; yield the address."""
     routes = {
         "generate": "/inference/v1/generate", "metrics": "/metrics", "version": "/version",
         "rpc": "/collective_rpc", "reset": "/reset_prefix_cache", "pause": "/pause", "resume": "/resume",
@@ -77,7 +77,7 @@ def streaming(*chunks: bytes, then: Callable[[web.Request], Awaitable[None]] | N
 
 
 async def hang(asked: web.Request) -> None:
-    """Wait until the client has gone."""
+    """Wait until the client disconnects."""
     while asked.transport is not None and not asked.transport.is_closing():
         await asyncio.sleep(0.01)
 
@@ -99,19 +99,19 @@ async def test_events_may_be_split_anywhere() -> None:
             assert (await client.generate(request(prompt(4)), request_id="r")).ids == (7, 8, 2)
 
 
-async def test_a_stream_that_is_cut_off_is_lost_with_its_tokens() -> None:
+async def test_cut_streams_are_reported_as_lost_with_their_tokens() -> None:
     async with serving(generate=streaming(event(7, 8))) as address, client_of(address) as client:
         error = await raised_by(client.generate(request(prompt(4)), request_id="r"))
     assert (error.kind, error.tokens.ids) == ("lost", (7, 8))
 
 
-async def test_a_stream_that_ends_without_a_reason_is_lost() -> None:
+async def test_streams_without_a_finish_reason_are_reported_as_lost() -> None:
     async with serving(generate=streaming(event(7), END)) as address, client_of(address) as client:
         error = await raised_by(client.generate(request(prompt(4)), request_id="r"))
     assert (error.kind, error.tokens.ids) == ("lost", (7,))
 
 
-async def test_an_event_without_end_is_garbage() -> None:
+async def test_unterminated_events_are_reported_as_garbage() -> None:
     async with (
         serving(generate=streaming(b"data: " + b"x" * (2 << 20))) as address,
         client_of(address) as client,
@@ -119,7 +119,7 @@ async def test_an_event_without_end_is_garbage() -> None:
         assert (await raised_by(client.generate(request(prompt(4)), request_id="r"))).kind == "garbage"
 
 
-async def test_without_a_token_for_too_long_the_server_is_stalled(
+async def test_servers_without_new_tokens_are_reported_as_stalled(
     skip_time: Callable[[float], None],
 ) -> None:
     async def stall(asked: web.Request) -> None:
@@ -134,7 +134,7 @@ async def test_without_a_token_for_too_long_the_server_is_stalled(
     assert (error.kind, error.tokens.ids) == ("stalled", (7,))
 
 
-async def test_a_server_stalls_once_it_samples_for_no_request(clock: Callable[[], float]) -> None:
+async def test_the_stall_watch_expires_without_progress_of_any_request(clock: Callable[[], float]) -> None:
     watch = StallWatch(2.0)
 
     async def waited(seconds: float) -> float:
@@ -159,7 +159,7 @@ async def test_a_server_stalls_once_it_samples_for_no_request(clock: Callable[[]
     assert clock() == pytest.approx(18.5)
 
 
-async def test_a_server_that_is_gone_is_lost() -> None:
+async def test_unreachable_servers_are_reported_as_lost() -> None:
     async with serving() as address:
         pass
     async with client_of(address) as client:
@@ -170,7 +170,7 @@ async def test_a_server_that_is_gone_is_lost() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(400, "refused"), (404, "unloaded"), (500, "lost"), (503, "lost")]
 )
-async def test_a_status_tells_refusal_from_failure(status: int, kind: str) -> None:
+async def test_the_http_status_determines_the_kind_of_error(status: int, kind: str) -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
         return web.Response(status=status, text="the reason")
 
@@ -180,8 +180,8 @@ async def test_a_status_tells_refusal_from_failure(status: int, kind: str) -> No
     assert "the reason" in str(error)
 
 
-async def test_after_a_servers_error_its_connection_is_not_used_again() -> None:
-    """uvicorn closes it after an exception of the application."""
+async def test_connections_are_not_reused_after_a_server_error() -> None:
+    """uvicorn closes the connection after an exception in the application."""
     ports = []
 
     async def handle(asked: web.Request) -> web.StreamResponse:
@@ -195,7 +195,7 @@ async def test_after_a_servers_error_its_connection_is_not_used_again() -> None:
     assert ports[0] != ports[1]
 
 
-async def test_an_answer_that_takes_too_long_is_a_stall() -> None:
+async def test_slow_answers_are_reported_as_stalled() -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
         await hang(asked)
         return web.Response()
@@ -207,7 +207,7 @@ async def test_an_answer_that_takes_too_long_is_a_stall() -> None:
 
 
 @pytest.mark.parametrize("version", ["0.31.2", "0.33.0", "1.0", "nightly", ""])
-async def test_an_unsupported_version_is_named_with_the_supported_ones(version: str) -> None:
+async def test_unsupported_versions_are_refused_with_the_remedy(version: str) -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
         return web.json_response({"version": version})
 
@@ -221,7 +221,7 @@ async def test_an_unsupported_version_is_named_with_the_supported_ones(version: 
 @pytest.mark.parametrize(
     "text", ["", "no json", "[]", '{"results": null}', '{"results": ["x"]}', '{"results": []}']
 )
-async def test_an_answer_of_another_form_is_garbage(text: str) -> None:
+async def test_malformed_answers_are_reported_as_garbage(text: str) -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
         return web.Response(text=text)
 
@@ -230,7 +230,7 @@ async def test_an_answer_of_another_form_is_garbage(text: str) -> None:
     assert client.version == 0
 
 
-async def test_a_prefix_cache_in_use_is_not_reset_silently() -> None:
+async def test_failed_resets_of_the_prefix_cache_are_reported() -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
         return web.json_response({"success": False})
 
@@ -238,7 +238,7 @@ async def test_a_prefix_cache_in_use_is_not_reset_silently() -> None:
         assert (await raised_by(client.reset_prefix_cache())).kind == "refused"
 
 
-async def test_the_key_is_sent() -> None:
+async def test_requests_include_the_key() -> None:
     async def handle(asked: web.Request) -> web.StreamResponse:
         assert asked.headers["Authorization"] == "Bearer secret"
         return web.json_response({"version": "0.1"})

@@ -1,4 +1,4 @@
-"""Tokens of a stream: what is impossible is an error, never a sample."""
+"""Parsing of a generation stream; impossible values are errors, never samples."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def spans(*parts: tuple[str, int, int]) -> list[dict[str, Any]]:
     return [{"version": version, "start": start, "end": end} for version, start, end in parts]
 
 
-def test_a_response_over_several_events() -> None:
+def test_responses_are_assembled_from_several_events() -> None:
     stream = make_stream()
     stream.add(event([7, 8], logprobs=[-1.0, 0.0]))
     partial = stream.partial()
@@ -40,27 +40,27 @@ def test_a_response_over_several_events() -> None:
     assert (partial.ids, partial.versions, partial.stopped) == ((7, 8), (4, 4), False)
     stream.add(event([2], finish_reason="stop", weight_versions=spans(("3", 0, 1), ("4", 1, 3))))
     stream.add(b'{"choices": []}')
-    found = stream.result()
-    assert found.ids == (7, 8, 2)
-    assert found.logprobs == (-1.0, 0.0, -0.5)
-    assert found.versions == (3, 4, 4)
-    assert found.stopped
+    generation = stream.result()
+    assert generation.ids == (7, 8, 2)
+    assert generation.logprobs == (-1.0, 0.0, -0.5)
+    assert generation.versions == (3, 4, 4)
+    assert generation.stopped
 
 
-def test_without_a_version_of_their_own_tokens_have_that_of_the_send() -> None:
+def test_tokens_without_a_version_have_that_of_their_request() -> None:
     for parts in (None, spans(("default", 0, 1))):
         stream = make_stream(max_tokens=1)
         stream.add(event([7], finish_reason="length", weight_versions=parts))
         assert (stream.result().versions, stream.result().stopped) == ((4,), False)
 
 
-def test_an_adapters_tokens_have_the_adapters_version() -> None:
+def test_adapter_tokens_have_the_version_of_the_adapter() -> None:
     stream = make_stream(is_adapter=True, max_tokens=1)
     stream.add(event([7], finish_reason="length", weight_versions=spans(("9", 0, 1))))
     assert stream.result().versions == (4,)
 
 
-def test_before_the_first_token_there_is_nothing_partial() -> None:
+def test_there_is_no_partial_generation_before_the_first_token() -> None:
     assert make_stream().partial() is None
 
 
@@ -128,7 +128,7 @@ def test_tokens_after_the_end_and_an_end_without_tokens_are_garbage() -> None:
 
 
 @pytest.mark.parametrize(("code", "kind"), [(500, "lost"), (400, "refused"), (None, "lost")])
-def test_a_servers_error_keeps_the_tokens_so_far(code: int | None, kind: str) -> None:
+def test_server_errors_keep_the_tokens_received_so_far(code: int | None, kind: str) -> None:
     stream = make_stream()
     stream.add(event([7]))
     with pytest.raises(EngineError, match="EngineCore") as raised:
@@ -137,13 +137,13 @@ def test_a_servers_error_keeps_the_tokens_so_far(code: int | None, kind: str) ->
     assert raised.value.tokens.ids == (7,)
 
 
-def test_an_abort_may_come_before_the_first_token() -> None:
+def test_an_abort_before_the_first_token_is_accepted() -> None:
     stream = make_stream()
     stream.add(event([], finish_reason="abort"))
     assert stream.finish_reason == "abort"
 
 
-def test_the_body_asks_for_nothing_but_the_requests_own_sampling() -> None:
+def test_the_body_contains_only_the_sampling_of_the_request() -> None:
     asked = request(prompt(4), seed=2**64 + 3, stop=9, temperature=0.5, top_p=0.9)
     body = generation_body(asked, request_id="r", model="policy", salt="")
     assert body["token_ids"] == prompt(4)

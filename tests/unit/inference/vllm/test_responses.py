@@ -36,14 +36,14 @@ vllm:cache_config_info{{block_size="32",engine="0",kv_cache_size_tokens="52416"}
 """
 
 
-def test_metrics() -> None:
+def test_metrics_are_parsed() -> None:
     assert parse_metrics(METRICS) == EngineMetrics(
         running=3, waiting=2, kv_use=0.25, cache_tokens=52416, generated_tokens=70, prompt_tokens=1500,
         prefix_queries=1000, prefix_hits=900, preemptions=1,
     )  # fmt: skip
 
 
-def test_engines_of_one_server_are_added_up() -> None:
+def test_metrics_of_several_engines_are_aggregated() -> None:
     second = METRICS.replace('engine="0"', 'engine="1"').replace("0.25", "0.75")
     both = parse_metrics(METRICS + second)
     assert (both.running, both.kv_use, both.cache_tokens) == (6, 0.5, 2 * 52416)
@@ -60,7 +60,7 @@ def test_engines_of_one_server_are_added_up() -> None:
         METRICS.replace(" 3.0", " NaN"),
     ],
 )
-def test_metrics_without_what_routing_needs_are_garbage(text: str) -> None:
+def test_incomplete_or_invalid_metrics_are_garbage(text: str) -> None:
     with pytest.raises(EngineError) as raised:
         parse_metrics(text)
     assert raised.value.kind == "garbage"
@@ -70,7 +70,7 @@ def _prompt(content: Any) -> PromptLogprobs:
     return read_answer(PromptLogprobs, json.dumps(content).encode())
 
 
-def test_prompt_logprobs() -> None:
+def test_prompt_logprobs_are_parsed() -> None:
     entries = [None, {"5": {"logprob": -1.5}}, {"6": {"logprob": -2.0}, "9": {"logprob": -0.1}}]
     assert read_prompt_logprobs(_prompt({"prompt_logprobs": entries}), [4, 5, 6]) == [-1.5, -2.0]
 
@@ -92,7 +92,7 @@ def test_prompt_logprobs_of_other_tokens_are_garbage(content: Any) -> None:
     assert raised.value.kind == "garbage"
 
 
-def test_checksums_of_empty_tensors_prove_nothing() -> None:
+def test_malformed_checksums_and_those_of_empty_tensors_are_garbage() -> None:
     good = {"tp0:a": "1" * 64, "tp0:b": "2" * 64}
     assert check_checksums(good) == good
     empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -28,7 +28,7 @@ def option(arguments: list[str], name: str) -> str:
     return arguments[arguments.index(name) + 1]
 
 
-def test_on_the_cpu_the_cache_has_its_own_size_and_nothing_is_compiled() -> None:
+def test_cpu_servers_have_a_fixed_cache_size_and_compile_nothing() -> None:
     arguments = make_command(dtype="float32", cpu_cache_gib=0.5).arguments("10.0.0.7", 8123)
     assert arguments[:3] == ["/p/bin/python", "-m", "vllm.entrypoints.openai.api_server"]
     assert option(arguments, "--host") == "10.0.0.7"
@@ -46,7 +46,7 @@ def test_on_the_cpu_the_cache_has_its_own_size_and_nothing_is_compiled() -> None
 
 
 @pytest.mark.parametrize("devices", [("2", "3"), None], ids=["chosen", "those of the node"])
-def test_on_gpus_the_servers_own_kernels_stay(devices: tuple[str, ...] | None) -> None:
+def test_gpu_servers_keep_their_compiled_kernels(devices: tuple[str, ...] | None) -> None:
     command = make_command(devices=devices, tensor_parallel=2, gpu_memory=0.7)
     arguments = command.arguments("127.0.0.1", 1)
     assert option(arguments, "--gpu-memory-utilization") == "0.7"
@@ -58,7 +58,7 @@ def test_on_gpus_the_servers_own_kernels_stay(devices: tuple[str, ...] | None) -
 
 
 @pytest.mark.parametrize(("rank", "maximum"), [(1, "1"), (4, "8"), (64, "64"), (65, "128")])
-def test_adapters_have_one_of_vllms_ranks(rank: int, maximum: str) -> None:
+def test_adapter_ranks_are_rounded_up_to_supported_ranks(rank: int, maximum: str) -> None:
     command = make_command(lora_rank=rank)
     assert option(command.arguments("127.0.0.1", 1), "--max-lora-rank") == maximum
     assert "--enable-lora" in command.arguments("127.0.0.1", 1)
@@ -85,15 +85,15 @@ def test_a_server_inherits_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inherited_environment(INHERITED)["NCCL_SOCKET_IFNAME"] == "lo"
 
 
-def test_an_interpreter_without_vllm_is_named_with_the_remedy() -> None:
+def test_interpreters_without_vllm_are_refused_with_the_remedy() -> None:
     with pytest.raises(PreflightError, match=r"no vLLM.*make vllm"):
         find_interpreter(sys.executable)
     with pytest.raises(PreflightError, match="no program"):
         find_interpreter("/nowhere/python")
 
 
-async def test_a_server_that_ends_while_starting_shows_the_end_of_its_own_log(tmp_path: Path) -> None:
-    """Also when an earlier start has written to the same file."""
+async def test_failed_starts_report_the_end_of_their_own_log(tmp_path: Path) -> None:
+    """Output of an earlier start in the same file is left out."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no such model >&2\nexit 3\n")
     program.chmod(0o755)
@@ -109,12 +109,12 @@ async def test_a_server_that_ends_while_starting_shows_the_end_of_its_own_log(tm
     assert not server.is_alive()
 
 
-async def test_a_server_whose_start_wrote_nothing_says_so(tmp_path: Path) -> None:
+async def test_the_tail_of_an_empty_log_is_reported_as_such(tmp_path: Path) -> None:
     server = VllmServer(make_command(), log=tmp_path / "log")
     assert server.log_tail() == "(nothing was written)"
 
 
-async def test_a_server_that_never_answers_is_ended_with_all_it_started(tmp_path: Path) -> None:
+async def test_servers_that_do_not_start_in_time_are_ended(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\n{sys.executable} -c 'import time; time.sleep(999)' & sleep 999\n")
     program.chmod(0o755)
@@ -139,7 +139,7 @@ def _await_end(processes: list[psutil.Process]) -> None:
 
 
 async def test_stop_is_safe_at_any_time(tmp_path: Path) -> None:
-    """Before a start, twice at once, and after the guard was killed, whose command is ended too."""
+    """Stop before a start, and twice at once after a kill of the guard; its command ends too."""
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho $$\nexec sleep 999\n")
     program.chmod(0o755)
