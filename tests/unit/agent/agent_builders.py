@@ -23,11 +23,11 @@ RUN = respond("execute_bash", cmd="true")
 async def roll(
     policy: Policy, config: AgentConfig, *, command: Command = silent, deadline_s: float | None = None
 ) -> tuple[AgentOutcome, list[Step]]:
-    """One rollout on a tiny repository in memory."""
+    """Run one rollout on a tiny repository in memory."""
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()}, command=command)
-    opening = SandboxPool(backend, SandboxConfig()).open(SandboxSpec(image="local:pkg"))
+    sandbox = SandboxPool(backend, SandboxConfig()).open(SandboxSpec(image="local:pkg"))
     environment = SweEnvironment(
-        opening, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
+        sandbox, agent=config, style="compact", judge=partial(PatchGrader().grade, make_row())
     )
     if deadline_s is not None:
         environment.step_deadline_s = deadline_s

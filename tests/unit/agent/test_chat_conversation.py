@@ -1,4 +1,4 @@
-"""Conversations of messages: whatever is answered, what is sent next is valid."""
+"""Conversations of messages: every response leads to a valid next request."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def conversation(policy: ChatScript, **changes: Any) -> ChatConversation:
 
 
 async def play(responses: Sequence[ChatResponse], **changes: Any) -> Sequence[Message]:
-    """The last request of a conversation in which every response is answered."""
-    left = iter(responses)
-    policy = ChatScript(lambda _context: next(left))
+    """Answer every response; return the messages of the last request."""
+    remaining = iter(responses)
+    policy = ChatScript(lambda _context: next(remaining))
     talk = conversation(policy, **changes)
     context = GenerationContext(key=make_key(), row=make_row())
     for step in range(len(responses)):
@@ -77,7 +77,7 @@ async def play(responses: Sequence[ChatResponse], **changes: Any) -> Sequence[Me
 @pytest.mark.parametrize("declared", [True, False])
 @settings(max_examples=30, deadline=None)
 @given(responses=RESPONSES)
-def test_whatever_is_answered_the_next_request_is_valid(
+def test_every_response_leads_to_a_valid_next_request(
     responses: list[ChatResponse], keep: bool, declared: bool
 ) -> None:
     changes: dict[str, Any] = {"keep_thinking": keep}
@@ -105,7 +105,7 @@ def test_whatever_is_answered_the_next_request_is_valid(
     assert not open_calls
 
 
-def test_estimates_are_of_bytes_and_cut_head_and_tail() -> None:
+def test_estimates_count_bytes_and_caps_keep_head_and_tail() -> None:
     assert [estimate_tokens(text) for text in ("", "a", "abc", "abcd", "ää")] == [0, 1, 1, 2, 2]
     assert cap_estimated("a" * 300, 100) == ("a" * 300, 0)
     text, cut = cap_estimated("h" + "a" * 598 + "t", 100)

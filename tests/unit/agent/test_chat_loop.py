@@ -1,4 +1,4 @@
-"""The agent loop over chat policies: messages, calls and limits, whatever an endpoint answers."""
+"""The agent loop over chat policies: messages, calls, limits and malformed responses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def native(**changes: Any) -> AgentConfig:
     return quick_agent(**{"tool_format": "native", **changes})
 
 
-def says(*calls: NativeCall, content: str = "", thinking: str = "", **rest: Any) -> ChatResponse:
+def response(*calls: NativeCall, content: str = "", thinking: str = "", **rest: Any) -> ChatResponse:
     return ChatResponse(content=content, thinking=thinking, calls=calls, **rest)
 
 
@@ -39,7 +39,7 @@ def used(prompt: int = 0, generated: int = 0, **rest: Any) -> dict[str, Any]:
 
 
 async def test_native_calls_are_declared_and_answered_by_their_ids() -> None:
-    policy = ChatScript([says(VIEW, content="I look.", thinking="where?"), says(FINISH)])
+    policy = ChatScript([response(VIEW, content="I look.", thinking="where?"), response(FINISH)])
     outcome, steps = await roll(policy, native())
     assert outcome.termination is TerminationReason.SUBMITTED
     assert [step.call.name for step in steps if step.call] == ["file_editor", "finish"]
@@ -52,10 +52,10 @@ async def test_native_calls_are_declared_and_answered_by_their_ids() -> None:
     ]  # fmt: skip
     assert [message["role"] for message in first.messages] == ["user"]
     assert second.messages[: len(first.messages)] == first.messages
-    said, answer = second.messages[-2:]
-    (sent,) = said["tool_calls"]
+    assistant, answer = second.messages[-2:]
+    (sent,) = assistant["tool_calls"]
     written = {"role": "assistant", "content": "I look.", "reasoning_content": "where?"}
-    assert said == {**written, "tool_calls": [sent]}
+    assert assistant == {**written, "tool_calls": [sent]}
     function = {"name": "file_editor", "arguments": VIEW.arguments}
     assert sent == {"id": sent["id"], "type": "function", "function": function}
     called = {"tool_call_id": sent["id"], "name": "file_editor"}
@@ -69,46 +69,46 @@ SIGNED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("history", ["keep", "drop"])
-async def test_provider_state_is_stored_on_the_step_and_sent_back_as_it_came(history: str) -> None:
-    policy = ChatScript([says(VIEW, provider_state=SIGNED), says(FINISH)])
+async def test_provider_state_is_stored_on_the_step_and_returned_unchanged(history: str) -> None:
+    policy = ChatScript([response(VIEW, provider_state=SIGNED), response(FINISH)])
     _, steps = await roll(policy, native(thinking_history=history))
     assert [step.provider_state for step in steps] == [SIGNED, None]
-    said, answer = policy.requests[1].messages[-2:]
+    assistant, answer = policy.requests[1].messages[-2:]
     kept = SIGNED if history == "keep" else {"tool_calls": SIGNED["tool_calls"]}
-    assert said["provider_state"] == kept
-    assert [call["id"] for call in said["tool_calls"]] == ["gemini-1"]
+    assert assistant["provider_state"] == kept
+    assert [call["id"] for call in assistant["tool_calls"]] == ["gemini-1"]
     assert answer["tool_call_id"] == "gemini-1"
-    wire, _ = wire_messages([said, answer], thinking_field="")
+    wire, _ = wire_messages([assistant, answer], thinking_field="")
     function = {"name": "file_editor", "arguments": VIEW.arguments}
     assert wire["tool_calls"] == [{**SIGNED["tool_calls"][0], "type": "function", "function": function}]
     assert wire.get("reasoning_details") == kept.get("reasoning_details")
 
 
 @pytest.mark.parametrize("ids", [[{"id": "a"}, {"id": "a"}], [{"id": "a"}], [{}, {"id": "b"}]])
-async def test_calls_without_an_identifier_of_their_own_get_one(ids: list[dict[str, str]]) -> None:
-    policy = ChatScript([says(VIEW, VIEW, provider_state={"tool_calls": ids}), says(FINISH)])
+async def test_calls_without_unique_identifiers_get_generated_identifiers(ids: list[dict[str, str]]) -> None:
+    policy = ChatScript([response(VIEW, VIEW, provider_state={"tool_calls": ids}), response(FINISH)])
     await roll(policy, native())
-    said, first, second = policy.requests[1].messages[-3:]
-    sent = [call["id"] for call in said["tool_calls"]]
+    assistant, first, second = policy.requests[1].messages[-3:]
+    sent = [call["id"] for call in assistant["tool_calls"]]
     assert sent == [first["tool_call_id"], second["tool_call_id"]] == ["c00000x00", "c00000x01"]
 
 
-async def test_null_stands_for_no_argument() -> None:
+async def test_null_counts_as_a_missing_argument() -> None:
     look = NativeCall(
         name="file_editor", arguments='{"command": "view", "path": "pkg/m.py", "view_range": null}'
     )
     outcome, steps = await roll(
-        ChatScript([says(look), says(NativeCall(name="submit", arguments="null"))]), native()
+        ChatScript([response(look), response(NativeCall(name="submit", arguments="null"))]), native()
     )
     assert outcome.termination is TerminationReason.SUBMITTED
     assert steps[0].call is not None
     assert dict(steps[0].call.arguments) == {"command": "view", "path": "pkg/m.py"}
 
 
-async def test_a_context_that_a_refusal_names_limits_rollouts_in_progress() -> None:
+async def test_a_context_learned_from_a_refusal_limits_running_rollouts() -> None:
     def look(_context: GenerationContext) -> ChatResponse:
         policy.max_context = 2000
-        return says(VIEW, **used(1900, 50))
+        return response(VIEW, **used(1900, 50))
 
     policy = ChatScript(look)
     outcome, steps = await roll(policy, native(min_response=64))
@@ -116,9 +116,9 @@ async def test_a_context_that_a_refusal_names_limits_rollouts_in_progress() -> N
     assert len(steps) == 1
 
 
-async def test_steps_have_what_the_endpoint_reported() -> None:
+async def test_steps_record_the_reported_usage() -> None:
     reported = used(700, 90, cached_tokens=512, thinking_tokens=60, cost=0.0125)
-    policy = ChatScript([says(VIEW, **reported), says(FINISH)])
+    policy = ChatScript([response(VIEW, **reported), response(FINISH)])
     policy.version = 3
     _, (first, second) = await roll(policy, native())
     assert (first.prompt_tokens, first.generated_tokens, first.cached_tokens) == (700, 90, 512)
@@ -126,8 +126,8 @@ async def test_steps_have_what_the_endpoint_reported() -> None:
     assert (second.thinking_tokens, second.cost) == (None, None)
 
 
-async def test_calls_written_as_text_are_parsed_and_nothing_is_declared() -> None:
-    policy = ChatScript([LOOK, says(VIEW, content="no call here"), SUBMIT])
+async def test_text_calls_are_parsed_without_declared_tools() -> None:
+    policy = ChatScript([LOOK, response(VIEW, content="no call here"), SUBMIT])
     outcome, steps = await roll(policy, quick_agent())
     assert outcome.termination is TerminationReason.SUBMITTED
     assert [step.call.name if step.call else "" for step in steps] == ["file_editor", "", "finish"]
@@ -151,32 +151,32 @@ async def test_calls_written_as_text_are_parsed_and_nothing_is_declared() -> Non
 )
 @pytest.mark.parametrize("history", ["keep", "drop"])
 @pytest.mark.parametrize("tool_format", ["xml", "native"])
-async def test_thinking_is_understood_wherever_it_stands(
+async def test_thinking_is_recognised_in_every_position(
     tool_format: ToolFormat, history: str, content: str, thinking: str
 ) -> None:
     call = LOOK.partition("</think>")[2].strip()
     is_native = tool_format == "native"
-    answer = says(*[VIEW] * is_native, content=content + ("" if is_native else call), thinking=thinking)
-    policy = ChatScript([answer, says(FINISH) if is_native else SUBMIT])
+    answer = response(*[VIEW] * is_native, content=content + ("" if is_native else call), thinking=thinking)
+    policy = ChatScript([answer, response(FINISH) if is_native else SUBMIT])
     outcome, steps = await roll(policy, quick_agent(tool_format=tool_format, thinking_history=history))
     assert outcome.termination is TerminationReason.SUBMITTED
     assert steps[0].thought == "because"
     assert "because" in steps[0].response
-    said = policy.requests[1].messages[-2]
-    assert ("because" in json.dumps(said)) is (history == "keep")
-    assert ("reasoning_content" in said) is (history == "keep" and bool(thinking))
+    assistant = policy.requests[1].messages[-2]
+    assert ("because" in json.dumps(assistant)) is (history == "keep")
+    assert ("reasoning_content" in assistant) is (history == "keep" and bool(thinking))
     if not is_native:
-        assert call in said["content"]
+        assert call in assistant["content"]
 
 
-async def test_parallel_calls_run_none_and_are_all_answered() -> None:
-    policy = ChatScript([says(VIEW, BASH, VIEW), says(FINISH)])
+async def test_parallel_calls_are_all_answered_and_none_is_run() -> None:
+    policy = ChatScript([response(VIEW, BASH, VIEW), response(FINISH)])
     outcome, steps = await roll(policy, native(step_reminder=True))
     assert outcome.termination is TerminationReason.SUBMITTED
     assert steps[0].call is None
     assert "more than one tool call" in steps[0].error
-    said, *answers = policy.requests[1].messages[-4:]
-    ids = [call["id"] for call in said["tool_calls"]]
+    assistant, *answers = policy.requests[1].messages[-4:]
+    ids = [call["id"] for call in assistant["tool_calls"]]
     assert len(set(ids)) == 3
     assert [answer["tool_call_id"] for answer in answers] == ids
     assert {answer["content"] for answer in answers} == {steps[0].observation}
@@ -199,15 +199,15 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("call", "error"), BROKEN)
-async def test_wrong_calls_are_answered_and_can_be_sent_back(call: NativeCall, error: str) -> None:
-    policy = ChatScript([says(call), says(FINISH)])
+async def test_invalid_calls_are_answered_and_returned_in_valid_form(call: NativeCall, error: str) -> None:
+    policy = ChatScript([response(call), response(FINISH)])
     outcome, steps = await roll(policy, native())
     assert (outcome.termination, outcome.error) == (TerminationReason.SUBMITTED, "")
     assert error in steps[0].error
     assert bool(steps[0].error) is (steps[0].call is None)
-    said, answer = policy.requests[1].messages[-2:]
-    json.dumps(policy.requests[1].messages, ensure_ascii=False).encode()  # no endpoint refuses the bytes
-    (sent,) = said["tool_calls"]
+    assistant, answer = policy.requests[1].messages[-2:]
+    json.dumps(policy.requests[1].messages, ensure_ascii=False).encode()  # raises for invalid text
+    (sent,) = assistant["tool_calls"]
     assert isinstance(json.loads(sent["function"]["arguments"]), dict)
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", sent["function"]["name"])
     assert answer["tool_call_id"] == sent["id"]
@@ -216,7 +216,7 @@ async def test_wrong_calls_are_answered_and_can_be_sent_back(call: NativeCall, e
 
 
 async def test_a_flood_of_calls_is_bounded() -> None:
-    policy = ChatScript([says(*[VIEW] * 5000), says(FINISH)])
+    policy = ChatScript([response(*[VIEW] * 5000), response(FINISH)])
     outcome, steps = await roll(policy, native())
     assert outcome.termination is TerminationReason.SUBMITTED
     assert len(policy.requests[1].messages) < 50
@@ -227,25 +227,25 @@ async def test_a_flood_of_calls_is_bounded() -> None:
 
 @pytest.mark.parametrize("content", ["", " \n", "I cannot help with that.", "\0\ud800"])
 @pytest.mark.parametrize("tool_format", ["xml", "native"])
-async def test_empty_answers_and_refusals_are_the_models_own_doing(
+async def test_empty_responses_and_refusals_do_not_end_the_rollout(
     tool_format: ToolFormat, content: str
 ) -> None:
-    submit = says(FINISH) if tool_format == "native" else SUBMIT
+    submit = response(FINISH) if tool_format == "native" else SUBMIT
     policy = ChatScript([content, submit])
     outcome, steps = await roll(policy, quick_agent(tool_format=tool_format))
     assert outcome.termination is TerminationReason.SUBMITTED
     assert "no tool call was found" in steps[0].error
-    said, answer = policy.requests[1].messages[-2:]
-    assert said["content"].strip(), "endpoints refuse empty messages"
-    json.dumps(said, ensure_ascii=False).encode()
+    assistant, answer = policy.requests[1].messages[-2:]
+    assert assistant["content"].strip(), "endpoints refuse empty messages"
+    json.dumps(assistant, ensure_ascii=False).encode()
     assert answer == {"role": "user", "content": steps[0].observation}
 
 
-async def test_max_tokens_follows_what_the_endpoint_counted() -> None:
+async def test_max_tokens_follows_the_reported_usage() -> None:
     config = quick_agent(max_context=1000, max_response=300, min_response=50)
     script: list[str | ChatResponse] = [
-        says(content=LOOK, **used(400, 100)),
-        says(content=LOOK, **used(800, 20)),
+        response(content=LOOK, **used(400, 100)),
+        response(content=LOOK, **used(800, 20)),
         SUBMIT,
     ]
     policy = ChatScript(script)
@@ -263,7 +263,7 @@ async def test_a_conversation_that_fills_the_context_ends_with_max_context(repor
     async def noisy(_command: str) -> ExecResult:
         return printed("y" * 1500)
 
-    answer = says(content=RUN, **(used(100, 20) if reported else {}))
+    answer = response(content=RUN, **(used(100, 20) if reported else {}))
     config = quick_agent(max_context=500, max_response=100)
     outcome, steps = await roll(ChatScript([answer]), config, command=noisy)
     assert outcome.termination is TerminationReason.MAX_CONTEXT
@@ -272,13 +272,13 @@ async def test_a_conversation_that_fills_the_context_ends_with_max_context(repor
 
 
 async def test_declared_functions_count_in_the_first_prompt() -> None:
-    policy = ChatScript([says(FINISH)])
+    policy = ChatScript([response(FINISH)])
     outcome, _ = await roll(policy, native(max_context=500, max_response=100))
     assert outcome.termination is TerminationReason.MAX_CONTEXT
     assert policy.requests == []
 
 
-async def test_the_endpoints_own_limit_counts_as_max_context() -> None:
+async def test_the_context_limit_of_the_endpoint_ends_with_max_context() -> None:
     def full(context: GenerationContext) -> str:
         if context.steps:
             raise ContextLengthError("400: the maximum context length is 8192 tokens")
@@ -301,11 +301,11 @@ async def test_the_endpoints_own_limit_counts_as_max_context() -> None:
         (used(60, 30), 150, TerminationReason.MAX_CONTEXT),
     ],
 )
-async def test_a_cut_response_is_not_run_and_ends_the_rollout(
+async def test_truncated_responses_are_not_run_and_end_the_rollout(
     usage: dict[str, Any], max_context: int, reason: TerminationReason
 ) -> None:
     config = quick_agent(max_context=max_context, max_response=149)
-    outcome, (step,) = await roll(ChatScript([says(content=SUBMIT, stopped=False, **usage)]), config)
+    outcome, (step,) = await roll(ChatScript([response(content=SUBMIT, stopped=False, **usage)]), config)
     assert outcome.termination is reason
     assert step.call is None
     generated = step.generated_tokens
@@ -319,17 +319,17 @@ async def test_a_cut_response_is_not_run_and_ends_the_rollout(
 @pytest.mark.parametrize(
     ("answer", "history", "sends", "counts"),
     [
-        (says(VIEW, thinking="x" * 600), "keep", True, True),
-        (says(VIEW, thinking="x" * 600), "drop", True, False),
-        (says(VIEW, thinking="x" * 600), "keep", False, False),
-        (says(VIEW, content="<think>xx</think>"), "keep", False, True),
-        (says(VIEW, content="<think>xx</think>"), "drop", False, False),
-        (says(VIEW), "keep", True, False),
+        (response(VIEW, thinking="x" * 600), "keep", True, True),
+        (response(VIEW, thinking="x" * 600), "drop", True, False),
+        (response(VIEW, thinking="x" * 600), "keep", False, False),
+        (response(VIEW, content="<think>xx</think>"), "keep", False, True),
+        (response(VIEW, content="<think>xx</think>"), "drop", False, False),
+        (response(VIEW), "keep", True, False),
     ],
     ids=["kept", "dropped", "not sent", "in the text", "dropped from the text", "hidden"],
 )
 @pytest.mark.parametrize("reported", [True, False])
-async def test_thinking_counts_where_later_requests_have_it(
+async def test_thinking_counts_only_if_later_requests_include_it(
     answer: ChatResponse, history: str, sends: bool, counts: bool, reported: bool
 ) -> None:
     thinking = 200 if reported else None
@@ -337,7 +337,7 @@ async def test_thinking_counts_where_later_requests_have_it(
     plain = replace(answer, content="", thinking="", **used(300, 250, thinking_tokens=0))
     limits = []
     for first in (answer, plain):
-        policy = ChatScript([first, says(FINISH)])
+        policy = ChatScript([first, response(FINISH)])
         policy.sends_thinking = sends
         await roll(policy, native(thinking_history=history, max_context=3000, max_response=2900))
         limits.append(policy.requests[1].sampling.max_tokens)
@@ -347,7 +347,7 @@ async def test_thinking_counts_where_later_requests_have_it(
 
 
 async def test_requests_are_not_changed_by_later_turns() -> None:
-    policy = ChatScript([says(VIEW), says(VIEW), says(FINISH)])
+    policy = ChatScript([response(VIEW), response(VIEW), response(FINISH)])
     _, steps = await roll(policy, native())
     assert [len(request.messages) for request in policy.requests] == [1, 3, 5]
     assert [request.seed for request in policy.requests] == [0, 1, 2]

@@ -38,7 +38,7 @@ def answer(conversation: TokenConversation, text: str, *, step: int = 0) -> None
     conversation.append(conversation.continuation(messages), step=step)
 
 
-def test_columns_tell_sampled_tokens_from_the_rest() -> None:
+def test_record_columns_mark_sampled_tokens() -> None:
     conversation = start(system="be <|im_end|> good", user="hi")
     prompt = len(conversation)
     conversation.append_generation(generation("act"), step=0)
@@ -60,7 +60,7 @@ def test_columns_tell_sampled_tokens_from_the_rest() -> None:
     assert conversation.forks == 0
 
 
-def test_a_turn_without_its_end_is_closed_by_template_tokens() -> None:
+def test_truncated_turns_are_closed_by_template_tokens() -> None:
     conversation = start()
     begin = len(conversation)
     conversation.append_generation(Generation(ids=(65,), logprobs=(0.0,), versions=(0,)), step=0)
@@ -72,7 +72,7 @@ def test_a_turn_without_its_end_is_closed_by_template_tokens() -> None:
         conversation.append_generation(Generation(ids=(1, 2), logprobs=(0.0,), versions=(0, 0)), step=0)
 
 
-def test_a_continuation_knows_its_length_before_it_is_appended() -> None:
+def test_the_length_of_a_continuation_is_known_before_it_is_appended() -> None:
     conversation = start()
     conversation.append_generation(generation("a"), step=0)
     before = len(conversation)
@@ -111,12 +111,12 @@ def test_dropped_thinking_forks_the_conversation() -> None:
     ]
 
 
-def test_a_family_that_cannot_continue_forks_and_keeps_the_thinking() -> None:
-    class Stubborn(ChatML):
+def test_templates_without_continuations_fork_the_conversation() -> None:
+    class Unextendable(ChatML):
         def extend(self, *_: Any) -> None:
             return None
 
-    conversation = start(user="hi", chat=Stubborn(TOKENIZER))
+    conversation = start(user="hi", chat=Unextendable(TOKENIZER))
     conversation.append_generation(generation("<think>why</think>act"), step=0)
     continuation = conversation.continuation([{"role": "user", "content": "seen"}])
     assert continuation.forked
@@ -127,7 +127,7 @@ def parse(text: str) -> Reply:
     return CHAT.parse(CHAT.reply_ids(text))
 
 
-def test_thinking_is_what_lies_between_the_markers_at_the_beginning() -> None:
+def test_thinking_is_parsed_only_at_the_beginning() -> None:
     reply = parse("<think>abc</think>\n\ndo it")
     assert (reply.thinking, reply.content, reply.thinking_tokens) == ("abc", "\n\ndo it", 3)
     assert reply.text == "<think>abc</think>\n\ndo it"
@@ -140,7 +140,7 @@ def test_thinking_is_what_lies_between_the_markers_at_the_beginning() -> None:
 
 @settings(max_examples=50)
 @given(text=st.text(), limit=st.integers(1, 60))
-def test_an_observation_is_cut_to_a_number_of_tokens(text: str, limit: int) -> None:
+def test_observations_are_capped_to_a_number_of_tokens(text: str, limit: int) -> None:
     shown, cut = cap_tokens(text, limit, TOKENIZER)
     length = len(TOKENIZER.encode(text))
     if length <= limit:

@@ -1,4 +1,4 @@
-"""Rendering and parsing of tool calls: lossless in both formats, clear about everything else."""
+"""Rendering and parsing of tool calls: lossless round trips and clear errors."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ CALLS = st.one_of(*(_values(schema) for schema in SWE_TOOLS.values()))
 
 
 @given(CALLS)
-def test_native_round_trip(call: ToolCall) -> None:
+def test_native_calls_round_trip(call: ToolCall) -> None:
     parsed = parse(render_response("a thought", call, "native"), "native")
     assert (parsed.call, parsed.thought, parsed.error) == (call, "a thought", "")
 
 
 @given(CALLS)
-def test_xml_round_trip_or_refusal(call: ToolCall) -> None:
+def test_xml_calls_round_trip_or_are_refused(call: ToolCall) -> None:
     try:
         text = render_call(call, "xml")
     except ValueError:
@@ -69,7 +69,7 @@ def test_xml_round_trip_or_refusal(call: ToolCall) -> None:
     assert parse(text, "xml").call == call
 
 
-def test_only_a_pair_of_newlines_is_layout() -> None:
+def test_only_paired_newlines_around_a_value_are_removed() -> None:
     def cmd(inner: str) -> object:
         parsed = parse(f"<function=execute_bash><parameter=cmd>{inner}</parameter></function>", "xml")
         assert parsed.call is not None
@@ -110,14 +110,14 @@ def test_ambiguous_xml_value_is_refused() -> None:
         ("<function=submit></function> and <function=submit></function>", "more than one tool call"),
     ],
 )
-def test_xml_errors_tell_the_model_what_to_do(text: str, message: str) -> None:
+def test_xml_errors_describe_the_problem(text: str, message: str) -> None:
     parsed = parse(f"I will act. {text}", "xml")
     assert parsed.call is None
     assert message in parsed.error
     assert parsed.thought.startswith("I will act.") or parsed.thought.startswith("just words")
 
 
-def test_text_is_read_as_the_schemas_types_and_submit_as_finish() -> None:
+def test_text_values_become_schema_types_and_submit_becomes_finish() -> None:
     expected = ToolCall(name="finish", arguments={"command": "submit"})
     assert parse("<function=submit>\n</function>", "xml").call == expected
     text = (
@@ -129,7 +129,7 @@ def test_text_is_read_as_the_schemas_types_and_submit_as_finish() -> None:
     assert parsed.call.arguments == {"command": "view", "path": "12", "view_range": [3, -1], "concise": True}
 
 
-def test_null_is_no_argument() -> None:
+def test_null_counts_as_a_missing_argument() -> None:
     call = {"command": "view", "path": "a.py", "view_range": None, "concise": "null"}
     assert validate_call("file_editor", call).arguments == {"command": "view", "path": "a.py"}
     with pytest.raises(CallError, match="missing argument 'path'"):
@@ -139,7 +139,7 @@ def test_null_is_no_argument() -> None:
     assert validate_call("execute_bash", {"cmd": "null"}).arguments == {"cmd": "null"}
 
 
-def test_reply_ids_hold_the_thinking_markers_as_special_ids() -> None:
+def test_reply_ids_encode_the_thinking_markers_as_special_ids() -> None:
     tokenizer = BytesTokenizer()
     text = "<think>\nwhy\n</think>\n\necho '</think><|im_end|>'"
     ids = ChatML(tokenizer).reply_ids(text)

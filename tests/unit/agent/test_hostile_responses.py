@@ -1,4 +1,4 @@
-"""Whatever a model writes is parsed within limits and is its own doing: a call, or an error to show it."""
+"""Hostile model responses: parsed within limits, into a call or an error for the model."""
 
 from __future__ import annotations
 
@@ -64,22 +64,22 @@ PATHOLOGICAL = [
 ]
 
 
-def check(found: ParsedResponse) -> None:
-    """A call or an error, and nothing that cannot be stored, shown or tokenised."""
-    assert (found.call is None) == bool(found.error)
-    assert len(found.error) <= MAX_MESSAGE_CHARS + 3
-    found.error.encode()
-    assert "\0" not in found.error
-    if found.call is not None:
-        text = json.dumps(dict(found.call.arguments), allow_nan=False, ensure_ascii=False)
+def check(parsed: ParsedResponse) -> None:
+    """Assert that a parse has a call or an error, and only text that can be stored."""
+    assert (parsed.call is None) == bool(parsed.error)
+    assert len(parsed.error) <= MAX_MESSAGE_CHARS + 3
+    parsed.error.encode()
+    assert "\0" not in parsed.error
+    if parsed.call is not None:
+        text = json.dumps(dict(parsed.call.arguments), allow_nan=False, ensure_ascii=False)
         text.encode()
         assert "\\u0000" not in text
-        for value in found.call.arguments.values():
+        for value in parsed.call.arguments.values():
             numbers = value if isinstance(value, list) else [value]
             assert all(isinstance(n, str | bool) or abs(n) <= MAX_INTEGER for n in numbers)
 
 
-def some_response(generator: random.Random) -> str:
+def random_response(generator: random.Random) -> str:
     parts = generator.choices(FRAGMENTS, k=generator.randrange(1, 14))
     if generator.random() < 0.3:
         arguments = "".join(
@@ -101,19 +101,19 @@ def some_response(generator: random.Random) -> str:
 
 
 def test_hostile_responses_are_calls_or_errors() -> None:
-    """Each in one of the formats, raw or as the loop hands them over; calls of the editor are run."""
+    """Parse each in one format, raw or sanitised as in the loop; run calls of the editor."""
     generator = random.Random(0)
     editor = FileEditor(MemoryFileStore({"/testbed/a.py": b"a = 1\n" * 200}), workdir="/testbed")
     calls = 0
     for number in range(RESPONSES):
-        text = some_response(generator)
-        found = parse(text if generator.random() < 0.1 else printable(text), *FORMATS[number % len(FORMATS)])
-        check(found)
-        if found.call is not None and found.call.name == "file_editor":
-            result = run_immediately(editor.run(found.call.arguments))
+        text = random_response(generator)
+        parsed = parse(text if generator.random() < 0.1 else printable(text), *FORMATS[number % len(FORMATS)])
+        check(parsed)
+        if parsed.call is not None and parsed.call.name == "file_editor":
+            result = run_immediately(editor.run(parsed.call.arguments))
             assert isinstance(result, ToolResult)
             result.observation.encode()
-        calls += found.call is not None
+        calls += parsed.call is not None
     assert calls > 60
 
 
@@ -129,15 +129,15 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("call", "error"), WRONG, ids=range(len(WRONG)))
-def test_values_and_names_that_no_tool_takes_are_errors(call: str, error: str) -> None:
-    found = parse(f'<tool_call>{{"name": {call}}}</tool_call>', "native")
-    check(found)
-    assert found.call is None
-    assert error in found.error
+def test_invalid_values_and_names_are_errors(call: str, error: str) -> None:
+    parsed = parse(f'<tool_call>{{"name": {call}}}</tool_call>', "native")
+    check(parsed)
+    assert parsed.call is None
+    assert error in parsed.error
 
 
-def test_no_text_takes_more_than_linear_time() -> None:
-    """Steps of Python are counted; a pattern that tries a repetition again takes minutes of CPU time."""
+def test_parsing_takes_linear_time() -> None:
+    """Count the steps of Python; a backtracking pattern would take minutes of CPU time."""
     steps = 0
 
     def count(*_: object) -> None:
@@ -149,16 +149,16 @@ def test_no_text_takes_more_than_linear_time() -> None:
             steps, began = 0, time.thread_time()
             sys.setprofile(count)
             try:
-                found = parse(text, tool_format, tools)
+                parsed = parse(text, tool_format, tools)
             finally:
                 sys.setprofile(None)
-            check(found)
+            check(parsed)
             assert steps <= 500 + len(text)
             assert time.thread_time() - began < 5.0, text[:40]
 
 
 class Shell:
-    """Answers every command with the same text."""
+    """Shell that answers every command with the same text."""
 
     timeout_s = 1.0
 
@@ -172,7 +172,7 @@ class Shell:
         return CommandResult(exit_code=self.exit_code, output=self.output)
 
 
-def test_names_of_files_are_no_numbers() -> None:
+def test_search_accepts_malformed_counts() -> None:
     for output in ("a:²", "a:٣", f"a:{'9' * 5000}", ":1", "a:1\nb:\n", "\x85:1"):
         for exit_code in (40, 41, 42, 43, 0):
             tool = Search(Shell(output, exit_code), workdir="/testbed")
@@ -182,20 +182,20 @@ def test_names_of_files_are_no_numbers() -> None:
 @pytest.mark.parametrize(
     "arguments", [{"search_term": "x" * 200_000}, {"search_term": "x", "path": "y" * 200_000}]
 )
-def test_arguments_longer_than_a_program_takes_are_refused(arguments: Mapping[str, str]) -> None:
+def test_search_refuses_overlong_arguments(arguments: Mapping[str, str]) -> None:
     shell = Shell("", 0)
     result = run_immediately(Search(shell, workdir="/testbed").run(arguments))
     assert (bool(result.error), shell.commands) == (True, 0)
 
 
-def test_a_text_that_occurs_everywhere_is_counted_to_a_limit() -> None:
+def test_occurrences_are_counted_up_to_a_limit() -> None:
     editor = FileEditor(MemoryFileStore({"/t/a": b"a\n" * 200_000}), workdir="/t")
     call = {"command": "str_replace", "path": "a", "old_str": "a", "new_str": "b"}
     error = run_immediately(editor.run(call)).error
     assert "occurs at least 1000 times in /t/a, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 990 more" in error
 
 
-def test_code_of_any_depth_is_shown() -> None:
+def test_deeply_nested_code_is_shown() -> None:
     for source in ("x = " + "1 + " * 2500 + "1", "x = " + "-" * 2500 + "1", "x" + ".y" * 2500):
         store = MemoryFileStore({"/t/a.py": f"{source}\n".encode() + b"y = 1\n" * 200})
         result = asyncio.run(FileEditor(store, workdir="/t").run({"command": "view", "path": "a.py"}))
@@ -203,7 +203,7 @@ def test_code_of_any_depth_is_shown() -> None:
         assert elided_lines(source) is None or elided_lines(source) == [(1, source)]
 
 
-def test_code_that_fills_memory_when_it_is_parsed_costs_another_process_its_own() -> None:
+def test_code_that_fills_memory_is_parsed_in_another_process() -> None:
     source = "import a" + ".a" * 60_000
     editor = FileEditor(MemoryFileStore({"/t/a.py": f"{source}\n".encode()}), workdir="/t")
     forget_peak()

@@ -1,4 +1,4 @@
-"""The agent loop: every limit has its reason, and nothing but a limit ends a rollout."""
+"""The agent loop: termination reasons, limits, warnings and hostile output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.fakes.memory_sandbox import printed
 from tests.unit.agent.agent_builders import LOOK, RUN, roll
 
 
-async def test_submission_ends_it() -> None:
+async def test_submission_ends_the_rollout() -> None:
     outcome, steps = await roll(TextPolicy([LOOK, SUBMIT]), quick_agent())
     assert outcome.termination is TerminationReason.SUBMITTED
     assert steps[0].observation == "    1  def f(a):\n    2      return a - 1"
@@ -36,7 +36,7 @@ async def test_submission_ends_it() -> None:
     assert outcome.tokens.num_sampled == sum(step.generated_tokens for step in steps)
 
 
-async def test_last_step_is_still_carried_out() -> None:
+async def test_the_last_step_is_executed() -> None:
     outcome, steps = await roll(TextPolicy([LOOK]), quick_agent(max_steps=3))
     assert outcome.termination is TerminationReason.MAX_STEPS
     assert [step.error for step in steps] == ["", "", ""]
@@ -44,31 +44,31 @@ async def test_last_step_is_still_carried_out() -> None:
     assert outcome.termination is TerminationReason.SUBMITTED
 
 
-async def test_a_response_without_a_call_goes_on() -> None:
+async def test_responses_without_a_call_do_not_end_the_rollout() -> None:
     outcome, steps = await roll(TextPolicy(["hello", "<function=ls></function>", SUBMIT]), quick_agent())
     assert outcome.termination is TerminationReason.SUBMITTED
     assert "no tool call was found" in steps[0].observation
     assert "unknown tool 'ls'" in steps[1].observation
     assert steps[0].call is None
-    assert "ERROR: no tool call" in _shown(outcome)
+    assert "ERROR: no tool call" in _decoded(outcome)
 
 
-async def test_native_calls_are_declared_and_answered_in_turns_of_their_own() -> None:
+async def test_native_calls_are_declared_and_answered_in_separate_turns() -> None:
     submit = render_native("submit", {})
     look = render_native("file_editor", {"command": "view", "path": "pkg/m.py"})
-    said = [
+    responses = [
         f"<think>maybe {submit}</think>\n\nI look.\n{look}",
         f"{look}\n{look}",
         "no call",
         f"{submit} I wrote <tool_call>.",
     ]
-    outcome, steps = await roll(TextPolicy(said), quick_agent(tool_format="native", step_reminder=True))
+    outcome, steps = await roll(TextPolicy(responses), quick_agent(tool_format="native", step_reminder=True))
     assert outcome.termination is TerminationReason.SUBMITTED
     assert [step.call.name if step.call else "" for step in steps] == ["file_editor", "", "", "finish"]
     assert steps[0].thought == f"maybe {submit}\n\nI look."
     assert "more than one tool call" in steps[1].error
     assert "no tool call" in steps[2].error
-    shown = _shown(outcome)
+    shown = _decoded(outcome)
     assert shown.count("<tools>") == 1
     assert shown.index('"name": "execute_bash"') < shown.index("f subtracts")
     answers = shown.split("<|im_start|>user\n")[2:]
@@ -76,7 +76,7 @@ async def test_native_calls_are_declared_and_answered_in_turns_of_their_own() ->
     assert all("Steps Remaining: " in part for part in answers)
 
 
-async def test_a_turn_that_is_cut_off_ends_with_the_limit_that_cut_it() -> None:
+async def test_truncated_turns_end_with_the_limit_that_cut_them() -> None:
     outcome, steps = await roll(TextPolicy(["x" * 100]), quick_agent(max_response=50))
     assert outcome.termination is TerminationReason.MAX_RESPONSE
     assert steps[0].generated_tokens == 50
@@ -107,8 +107,8 @@ async def test_a_prompt_that_does_not_fit_ends_with_max_context() -> None:
 
 
 @pytest.mark.parametrize("model", [50, 200, 400])
-async def test_the_models_own_limit_counts_as_max_context(model: int) -> None:
-    """A prompt longer than the model's context is the agent's doing: the trajectory stays in its group."""
+async def test_the_context_limit_of_the_model_ends_with_max_context(model: int) -> None:
+    """Prompts beyond the context count against the agent: the trajectory stays in its group."""
 
     class Limited(TextPolicy):
         max_context: int | None = model
@@ -122,9 +122,9 @@ async def test_the_models_own_limit_counts_as_max_context(model: int) -> None:
     assert len(outcome.tokens.ids) <= max(model, 60)
 
 
-async def test_no_response_starts_that_cannot_fit() -> None:
-    begun, _ = await roll(TextPolicy([SUBMIT]), quick_agent())
-    prompt = begun.steps[0].prompt_tokens
+async def test_responses_start_only_with_room_for_the_minimum() -> None:
+    unlimited, _ = await roll(TextPolicy([SUBMIT]), quick_agent())
+    prompt = unlimited.steps[0].prompt_tokens
     config = quick_agent(max_response=100, min_response=80)
     fits = config.model_copy(update={"max_context": prompt + 80})
     outcome, steps = await roll(TextPolicy(["x" * 200]), fits)
@@ -136,24 +136,24 @@ async def test_no_response_starts_that_cannot_fit() -> None:
     assert (outcome.termination, steps) == (TerminationReason.MAX_CONTEXT, [])
 
 
-async def test_the_model_is_told_when_tokens_run_out() -> None:
-    _, free = await roll(TextPolicy([LOOK] * 3), quick_agent(max_steps=4))
+async def test_observations_warn_when_tokens_run_out() -> None:
+    _, unlimited = await roll(TextPolicy([LOOK] * 3), quick_agent(max_steps=4))
     # The second observation leaves fewer than 100 tokens, the first does not.
-    limit = free[2].prompt_tokens + 99
+    limit = unlimited[2].prompt_tokens + 99
     config = quick_agent(max_steps=4, max_context=limit + 100, token_warning=200)
     outcome, steps = await roll(TextPolicy([LOOK, LOOK, SUBMIT]), config)
     warned = ["running out of tokens" in step.observation for step in steps]
     assert warned == [False, True, False]
-    assert "running out of tokens" in _shown(outcome)
+    assert "running out of tokens" in _decoded(outcome)
 
 
-async def test_dropped_thinking_makes_several_samples() -> None:
+async def test_dropped_thinking_produces_several_samples() -> None:
     outcome, steps = await roll(
         TextPolicy([LOOK, LOOK, SUBMIT]), quick_agent(thinking_history="drop", max_context=4096)
     )
     assert len(outcome.tokens.samples()) == 3
     assert outcome.tokens.num_sampled == sum(step.generated_tokens for step in steps)
-    assert _shown(outcome).count("f subtracts") == 3
+    assert _decoded(outcome).count("f subtracts") == 3
     assert [step.thinking_tokens for step in steps] == [len("\nbecause\n")] * 3
 
 
@@ -161,7 +161,7 @@ async def test_thinking_can_be_switched_off() -> None:
     submit = SUBMIT.partition("</think>")[2].lstrip()
     outcome, steps = await roll(TextPolicy([submit]), quick_agent(thinking="off"))
     assert outcome.termination is TerminationReason.SUBMITTED
-    assert "<|im_start|>assistant\n<think>\n\n</think>\n\n<function=finish>" in _shown(outcome)
+    assert "<|im_start|>assistant\n<think>\n\n</think>\n\n<function=finish>" in _decoded(outcome)
     assert steps[0].thinking_tokens == 0
 
 
@@ -175,7 +175,7 @@ async def test_a_slow_model_ends_with_rollout_timeout() -> None:
 
 
 class Clock:
-    """Time that the agent loop reads, as a test sets it."""
+    """Clock of the agent loop, set by the test."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
@@ -185,7 +185,7 @@ class Clock:
 @pytest.mark.parametrize(
     ("waited", "ends"), [(100.0, TerminationReason.SUBMITTED), (99.0, TerminationReason.ROLLOUT_TIMEOUT)]
 )
-async def test_waiting_for_engines_does_not_end_a_rollout(
+async def test_waits_for_engines_do_not_count_toward_the_rollout_timeout(
     monkeypatch: pytest.MonkeyPatch, waited: float, ends: TerminationReason
 ) -> None:
     clock = Clock(monkeypatch)
@@ -197,7 +197,7 @@ async def test_waiting_for_engines_does_not_end_a_rollout(
         async def generate(self, request: Any) -> Any:
             if not request.context.steps:
                 clock.now += 100.0
-                await asyncio.sleep(0.1)  # longer than the rollout's time: it must not end meanwhile
+                await asyncio.sleep(0.1)  # longer than the rollout timeout, which must not expire
             return await super().generate(request)
 
     outcome, _ = await roll(Waiting([LOOK, SUBMIT]), quick_agent(rollout_timeout_s=0.05))
@@ -237,7 +237,7 @@ async def test_a_hanging_environment_ends_with_env_timeout() -> None:
     assert "did not answer" in steps[0].error
 
 
-async def test_failures_of_infrastructure_have_their_own_reasons() -> None:
+async def test_infrastructure_failures_have_their_own_reasons() -> None:
     async def dying(_command: str) -> ExecResult:
         raise SandboxDiedError("gone")
 
@@ -260,16 +260,16 @@ async def test_long_observations_are_capped_and_counted() -> None:
     assert steps[0].truncated_chars == cut
     assert f"[{cut} characters left out]" in steps[0].observation
     assert len(steps[0].observation) < 240
-    assert steps[0].observation in _shown(outcome)
+    assert steps[0].observation in _decoded(outcome)
     config = quick_agent(observation_tokens=64)
     outcome, steps = await roll(TextPolicy([RUN, SUBMIT]), config, command=noisy)
     cut = len("Exit code: 0\n") + 1000 - 64
     assert f"[{cut} tokens left out]" in steps[0].observation
-    assert steps[0].observation in _shown(outcome)
+    assert steps[0].observation in _decoded(outcome)
     assert steps[0].truncated_chars == cut
 
 
-async def test_a_flood_is_counted_as_far_as_a_database_can_hold() -> None:
+async def test_the_count_of_truncated_characters_fits_the_database() -> None:
     async def flood(_command: str) -> ExecResult:
         return replace(printed("z"), dropped_bytes=200 * 10**9)
 
@@ -280,7 +280,7 @@ async def test_a_flood_is_counted_as_far_as_a_database_can_hold() -> None:
 async def test_reminder_counts_down_to_the_last_step() -> None:
     config = quick_agent(max_steps=3, step_reminder=True)
     outcome, steps = await roll(TextPolicy([LOOK]), config)
-    assert "f subtracts\n\nSteps Remaining: 3<|im_end|>" in _shown(outcome)
+    assert "f subtracts\n\nSteps Remaining: 3<|im_end|>" in _decoded(outcome)
     assert steps[0].observation.endswith("Steps Remaining: 2")
     assert "Steps Remaining: 1. This is the last one" in steps[1].observation
     assert "Remaining" not in steps[2].observation
@@ -298,6 +298,5 @@ async def test_hostile_output_never_becomes_a_turn(hostile: str) -> None:
     assert "\x1b" not in steps[0].observation
 
 
-def _shown(outcome: AgentOutcome) -> str:
-
+def _decoded(outcome: AgentOutcome) -> str:
     return BytesTokenizer().decode(outcome.tokens.ids.tolist())

@@ -1,4 +1,4 @@
-"""Where a response's call is looked for, what counts as one, and what real models wrote."""
+"""Parsing of tool calls: their location in a response, and the forms that count as a call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BEGUN = {"xml": "<function=execute_bash>\n<parameter=cmd>rm", "native": '<tool_c
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_the_one_whole_call_of_the_answer_counts(tool_format: ToolFormat) -> None:
+def test_exactly_one_complete_call_is_accepted(tool_format: ToolFormat) -> None:
     call, done = render_call(LS, tool_format), render_call(DONE, tool_format)
     mention = {"xml": "<function=execute_bash>", "native": "<tool_call>"}[tool_format]
     for text in (f"I could write {BEGUN[tool_format]} ...</think>{call}", f"I write {mention} now: {call}"):
@@ -48,7 +48,7 @@ def test_the_one_whole_call_of_the_answer_counts(tool_format: ToolFormat) -> Non
 
 
 @pytest.mark.parametrize("tool_format", TEXT_FORMATS)
-def test_a_value_may_hold_the_thinking_marker(tool_format: ToolFormat) -> None:
+def test_values_may_contain_the_thinking_marker(tool_format: ToolFormat) -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": "grep -c '</think>' a.txt"})
     text = render_call(call, tool_format)
     assert parse(text, tool_format).call == call
@@ -56,7 +56,7 @@ def test_a_value_may_hold_the_thinking_marker(tool_format: ToolFormat) -> None:
     assert parse_content(text, tool_format, thinking="t").call == call
 
 
-def test_a_broken_call_is_not_skipped_for_a_later_one() -> None:
+def test_malformed_calls_are_not_skipped_for_later_calls() -> None:
     broken = "<function=execute_bash>cmd=ls</function>"
     assert "malformed" in parse(f"{broken} {render_call(DONE, 'xml')}", "xml").error
     broken = '<tool_call>{"name": "execute_bash", "arguments": {"cmd": ls}}</tool_call>'
@@ -64,14 +64,14 @@ def test_a_broken_call_is_not_skipped_for_a_later_one() -> None:
 
 
 @pytest.mark.parametrize("wrapper", ["<tool_call>", "<tool_call>\n", "<tool_call>\n\n"])
-def test_wrappers_of_calls_are_no_part_of_the_thought(wrapper: str) -> None:
+def test_wrappers_of_calls_are_removed_from_the_thought(wrapper: str) -> None:
     call = render_call(LS, "xml")
     parsed = parse(f"<think>\nwhy\n</think>\n\nLook.\n{wrapper}{call}\n</tool_call>", "xml")
     assert (parsed.thought, parsed.call) == ("why\n\n\nLook.", LS)
     assert parse(f"Look. {wrapper}<function=ls></function></tool_call>", "xml").thought == "Look."
 
 
-def test_a_call_after_too_many_mentions_is_not_looked_for() -> None:
+def test_calls_after_too_many_mentions_are_not_parsed() -> None:
     text = "<function=x> " * formats._MAX_PLACES + render_call(LS, "xml")
     assert "malformed" in parse(text, "xml").error
 
@@ -86,7 +86,7 @@ def _pieces(*more: str) -> st.SearchStrategy[list[str]]:
     st.sampled_from(TEXT_FORMATS),
     st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=20),
 )
-def test_any_thinking_leaves_the_answer_as_it_is(thinking: list[str], form: ToolFormat, value: str) -> None:
+def test_thinking_does_not_change_the_parsed_call(thinking: list[str], form: ToolFormat, value: str) -> None:
     call = ToolCall(name="execute_bash", arguments={"cmd": value})
     inside = "".join(thinking)
     text = f"{inside}</think>\n\n{render_call(call, form)}"
@@ -97,11 +97,11 @@ def test_any_thinking_leaves_the_answer_as_it_is(thinking: list[str], form: Tool
 
 @settings(max_examples=150, deadline=None)
 @given(_pieces("</parameter>", "</function>"), st.sampled_from(TEXT_FORMATS))
-def test_any_prose_after_a_call_leaves_it_as_it_is(prose: list[str], form: ToolFormat) -> None:
+def test_prose_after_a_call_does_not_change_it(prose: list[str], form: ToolFormat) -> None:
     after = "".join(prose)
-    expected = "</function>" in after and "<function=" in after  # an empty call may have come of it
+    may_differ = "</function>" in after and "<function=" in after  # the prose may contain an empty call
     parsed = parse(f"{render_call(LS, form)} {after}", form)
-    assert parsed.call == LS or (form == "xml" and expected)
+    assert parsed.call == LS or (form == "xml" and may_differ)
 
 
 def native(name: str, arguments: Any) -> NativeCall:
@@ -124,18 +124,18 @@ def test_native_calls_are_validated(arguments: Any) -> None:
         ([native("execute_bash", {"cmd": "\ud800"})], "must be text"),
     ],
 )
-def test_native_errors_tell_the_model_what_to_do(calls: list[NativeCall], message: str) -> None:
+def test_native_errors_describe_the_problem(calls: list[NativeCall], message: str) -> None:
     parsed = parse_native(calls, content="I act. ")
     assert parsed.call is None
     assert message in parsed.error
     assert parsed.thought == "I act."
 
 
-def test_native_errors_are_those_of_the_text_formats() -> None:
+def test_native_errors_equal_those_of_the_text_formats() -> None:
     for name, arguments in (("ls", {}), ("execute_bash", {}), ("search", {"search_term": "a", "x": 1})):
         text = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
         assert parse_native([native(name, arguments)]).error == parse(text, "native").error
 
 
-def test_a_stored_configuration_may_use_the_former_name_of_a_format() -> None:
+def test_stored_configurations_may_use_the_former_name_of_a_format() -> None:
     assert AgentConfig.model_validate({"tool_format": "function_calling"}).tool_format == "native"

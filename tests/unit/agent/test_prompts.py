@@ -1,4 +1,4 @@
-"""What prompts say in every format and set of tools; published ones stay as they were published."""
+"""Prompts in every tool format and tool set; published prompts stay unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tools_of(name: str) -> Tools:
         ("frozenlake_v1", "d6c9d86ac8acf6f4"),
     ],
 )
-def test_a_prompt_in_use_is_never_edited(name: str, digest: str) -> None:
+def test_prompts_in_use_keep_their_digest(name: str, digest: str) -> None:
     prompt = load_prompt(name, "xml", tools_of(name))
     text = f"{prompt.system}\0{prompt.user_template}"
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == digest
@@ -49,19 +49,19 @@ def test_published_prompts_specify_every_tool_and_the_format(name: str, tool_set
     prompt = load_prompt(name, "xml", tool_set.tools)
     for number, (tool_name, tool) in enumerate(tool_set.tools.items(), 1):
         assert f"---- BEGIN FUNCTION #{number}: {tool_name} ----" in prompt.system
-        for place, parameter in enumerate(tool.parameters, 1):
-            assert f"  {place}. {parameter.name} (" in prompt.system
+        for position, parameter in enumerate(tool.parameters, 1):
+            assert f"  {position}. {parameter.name} (" in prompt.system
     for text in ("<function=example_function_name>", "</parameter>\n</function>", "one function at a time"):
         assert text in prompt.system
-    others = {name for one in (R2E_GYM, OPENHANDS) for name in one.tools} - set(tool_set.tools)
+    others = {name for known in (R2E_GYM, OPENHANDS) for name in known.tools} - set(tool_set.tools)
     text = prompt.system + prompt.user(TASK) + prompt.countdown(1) + prompt.token_warning
     assert not [other for other in others - {"search"} if f"`{other}`" in text or f"{other} tool" in text]
     assert "{{" not in prompt.system
-    assert prompt.user(TASK).count("{{") == 1  # the statement's own
+    assert prompt.user(TASK).count("{{") == 1  # from the problem statement
 
 
-def test_countdowns_count_as_published() -> None:
-    # rLLM counts the steps after the coming one, R2E-Gym that one too.
+def test_countdowns_follow_the_published_prompts() -> None:
+    # rLLM counts the steps after the next one; R2E-Gym includes the next one.
     assert load_prompt("deepswe_rllm_v1", "xml").countdown(50) == "\nSteps Remaining: 49"
     assert load_prompt("deepswe_r2e_v1", "xml").countdown(50) == "\nSteps Remaining: 50"
 
@@ -70,7 +70,7 @@ def test_countdowns_count_as_published() -> None:
 def test_native_prompts_leave_tools_and_format_to_the_chat_template(name: str) -> None:
     tools = tools_of(name)
     prompt = load_prompt(name, "native", tools)
-    assert [one["function"]["name"] for one in prompt.declarations] == list(tools)
+    assert [tool["function"]["name"] for tool in prompt.declarations] == list(tools)
     for text in ("<function", "<tool_call>", "<parameter", "BEGIN FUNCTION", "{{tools}}", "{{f", "\n\n\n"):
         assert text not in prompt.system
     assert "The tools:" not in prompt.system
@@ -78,7 +78,7 @@ def test_native_prompts_leave_tools_and_format_to_the_chat_template(name: str) -
 
 
 @pytest.mark.parametrize("tool_format", ["xml", "native"])
-def test_hashes_tell_prompts_formats_and_tool_sets_apart(tool_format: ToolFormat) -> None:
+def test_content_hashes_differ_by_prompt_format_and_tool_set(tool_format: ToolFormat) -> None:
     names = [name for name in prompt_names() if tools_of(name) is SWE_TOOLS]
     hashes = [load_prompt(name, tool_format).content_hash for name in names]
     hashes += [

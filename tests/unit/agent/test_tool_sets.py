@@ -1,4 +1,4 @@
-"""Published names of the tools over one implementation; responses of other systems' policies are read."""
+"""Published tool names over one implementation; policies of other systems are supported."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VIEW = {"command": "view", "path": "/testbed/a.py"}
         (("finish", {"message": "done"}), ("finish", {"command": "submit", "result": "done"})),
     ],
 )
-def test_published_names_call_the_same_tools(
+def test_published_names_map_to_the_same_tools(
     published: tuple[str, Any], implementation: tuple[str, Any]
 ) -> None:
     outer = ToolCall(name=published[0], arguments=published[1])
@@ -41,14 +41,14 @@ def test_published_names_call_the_same_tools(
         ("finish", {"task_completed": None}),
     ],
 )
-def test_policies_of_either_origin_can_finish(name: str, arguments: dict[str, Any]) -> None:
+def test_submit_and_finish_map_to_the_same_call(name: str, arguments: dict[str, Any]) -> None:
     call = validate_call(name, arguments, OPENHANDS.tools)
     finish = ToolCall(name="finish", arguments={"command": "submit"})
     assert call.name == name
     assert OPENHANDS.implementation_call(call) == finish
 
 
-def test_thoughts_need_no_other_name() -> None:
+def test_think_calls_keep_their_name() -> None:
     call = validate_call("think", {"thought": "hm"}, OPENHANDS.tools)
     assert OPENHANDS.implementation_call(call) == OPENHANDS.published_call(call) == call
 
@@ -64,7 +64,7 @@ def test_every_argument_of_a_published_tool_reaches_its_implementation() -> None
     assert R2E_GYM.tools == SWE_TOOLS
 
 
-def test_a_tool_that_a_set_lacks_is_refused() -> None:
+def test_tools_missing_from_a_set_are_refused() -> None:
     with pytest.raises(ValueError, match="has no 'search'; its tools are execute_bash, str_replace_editor"):
         OPENHANDS.published_call(ToolCall(name="search", arguments={"search_term": "x"}))
     error = parse(

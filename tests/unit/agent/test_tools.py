@@ -45,7 +45,7 @@ def test_view_numbers_lines() -> None:
     assert edit(tool, "view", view_range=[3, 2]).error.startswith("view_range ends before it starts")
 
 
-def test_view_of_a_folder_goes_two_levels_deep_without_hidden_files() -> None:
+def test_view_lists_folders_two_levels_deep_without_hidden_files() -> None:
     names = ("a.py", "d/b.py", "d/e/c.py", ".git/config", "d/.x")
     tool, _ = editor({f"/testbed/{name}": b"" for name in names})
     listed = edit(tool, "view", ".").observation.split("\n")
@@ -53,7 +53,7 @@ def test_view_of_a_folder_goes_two_levels_deep_without_hidden_files() -> None:
     assert "folder" in edit(tool, "view", "d", view_range=[1, 2]).error
 
 
-def test_view_of_a_long_python_file_leaves_bodies_out_in_full_style() -> None:
+def test_full_style_view_leaves_out_bodies_of_long_python_files() -> None:
     body = "".join(f"    x{i} = {i}\n" for i in range(120))
     source = f"import os\n\n\ndef long():\n{body}\n\ndef short():\n    return 1\n".encode()
     tool, _ = editor({"/testbed/a.py": source}, "full")
@@ -80,7 +80,7 @@ def test_view_of_a_long_python_file_leaves_bodies_out_in_full_style() -> None:
         (b"a\r\nb\r\nc\r\n", "a\r\nb\r", "x\ny", b"x\ny\nc\r\n"),
     ],
 )
-def test_text_over_several_lines_is_found_and_written_with_the_ends_of_the_file(
+def test_multiline_replacements_use_the_line_endings_of_the_file(
     before: bytes, old: str, new: str, after: bytes
 ) -> None:
     tool, store = editor({"/testbed/a.py": before})
@@ -88,7 +88,7 @@ def test_text_over_several_lines_is_found_and_written_with_the_ends_of_the_file(
     assert store.files["/testbed/a.py"] == after
 
 
-def test_a_file_with_crlf_is_shown_without_it_and_keeps_it() -> None:
+def test_crlf_is_hidden_in_views_and_kept_in_files() -> None:
     source = SOURCE.replace(b"\n", b"\r\n")
     tool, store = editor({"/testbed/a.py": source}, snippet_lines=1)
     assert edit(tool, "view", view_range=[2, 2]).observation == "    2      if a:"
@@ -106,7 +106,7 @@ def test_a_file_with_crlf_is_shown_without_it_and_keeps_it() -> None:
     assert store.files["/testbed/b.py"] == source + b"x\r\n"
 
 
-def test_str_replace_needs_exactly_one_place() -> None:
+def test_str_replace_needs_exactly_one_occurrence() -> None:
     tool, store = editor({"/testbed/a.py": SOURCE})
     assert edit(tool, "str_replace", old_str="return 1", new_str="return 3").observation == "ok"
     assert store.files["/testbed/a.py"] == SOURCE.replace(b"return 1", b"return 3")
@@ -130,7 +130,7 @@ def test_str_replace_needs_exactly_one_place() -> None:
 )  # fmt: skip
 def test_replacing_and_undoing_keep_every_other_byte(before: bytes, old: str, new: str, after: bytes) -> None:
     data = before + old.encode() + after
-    assume(2 * data.count(b"\r\n") <= data.count(b"\n"))  # ends of lines are kept elsewhere
+    assume(2 * data.count(b"\r\n") <= data.count(b"\n"))  # line endings have tests of their own
     tool, store = editor({"/testbed/a.py": data})
     if edit(tool, "str_replace", old_str=old, new_str=new).error:
         return
@@ -139,7 +139,7 @@ def test_replacing_and_undoing_keep_every_other_byte(before: bytes, old: str, ne
     assert store.files["/testbed/a.py"] == data
 
 
-def test_insert_goes_after_the_line() -> None:
+def test_insert_adds_text_after_the_line() -> None:
     tool, store = editor({"/testbed/a.py": b"1\n2"})
     edit(tool, "insert", insert_line=0, new_str="\ttop")
     edit(tool, "insert", insert_line=3, new_str="end\n\n")
@@ -151,7 +151,7 @@ def test_insert_goes_after_the_line() -> None:
     assert "no edit" in edit(tool, "undo_edit").error
 
 
-def test_create_and_undo() -> None:
+def test_create_refuses_existing_files_and_can_be_undone() -> None:
     tool, store = editor({"/testbed/a.py": SOURCE})
     assert "already exists" in edit(tool, "create", file_text="x").error
     edit(tool, "create", "/testbed/new/b.py", file_text="  x\r\n")
@@ -171,7 +171,7 @@ def test_full_style_explains_and_shows_the_edit() -> None:
     )
 
 
-def test_missing_binary_and_undecodable_files() -> None:
+def test_view_handles_missing_binary_and_undecodable_files() -> None:
     tool, _ = editor({"/testbed/b": b"\0\1", "/testbed/l": b"caf\xe9\n", "/testbed/empty": b""})
     assert edit(tool, "view", "nope").error == "/testbed/nope does not exist"
     assert "binary" in edit(tool, "view", "b").error
@@ -180,7 +180,7 @@ def test_missing_binary_and_undecodable_files() -> None:
 
 
 class RealShell:
-    """Runs commands on this machine in a folder."""
+    """Shell that runs commands in a folder of this machine."""
 
     timeout_s = 240.0
 
@@ -197,7 +197,7 @@ class RealShell:
         return CommandResult(exit_code=done.returncode, output=done.stdout.decode(), errors=errors)
 
 
-async def test_r2e_gyms_frame_keeps_standard_error_apart_and_both_ends_of_long_outputs(
+async def test_r2e_gym_style_separates_stderr_and_keeps_both_ends_of_outputs(
     tmp_path: Path,
 ) -> None:
     tool = ExecuteBash(RealShell(tmp_path), style="r2e_gym")
@@ -223,7 +223,7 @@ class Late:
         return CommandResult(exit_code=None, output="early\n")
 
 
-async def test_a_timeout_keeps_what_was_printed_before() -> None:
+async def test_timed_out_commands_keep_their_earlier_output() -> None:
     late = await ExecuteBash(Late(), style="r2e_gym").run({"cmd": "make"})
     assert late.observation.startswith("Exit code: -1\n")
     assert "stopped after 0.5 s" in late.error
@@ -234,7 +234,7 @@ async def test_a_timeout_keeps_what_was_printed_before() -> None:
     assert late.exit_code is None
 
 
-async def test_bash_shows_exit_code_and_condenses(tmp_path: Path) -> None:
+async def test_bash_shows_the_exit_code_and_condenses_output(tmp_path: Path) -> None:
     tool = ExecuteBash(RealShell(tmp_path), style="compact")
     result = await tool.run({"cmd": "printf '\\033[31mred\\033[0m'; exit 3"})
     assert (result.observation, result.exit_code) == ("Exit code: 3\nred", 3)
@@ -264,7 +264,7 @@ async def test_search_in_a_folder_counts_lines_per_file(tmp_path: Path) -> None:
     assert "one non-empty line" in (await tool.run({"search_term": ""})).error
 
 
-async def test_search_in_a_file_greps(tmp_path: Path) -> None:
+async def test_search_in_a_file_returns_matching_lines(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x.y\nz\nxzy\n")
     tool = Search(RealShell(tmp_path), workdir=str(tmp_path), style="compact")
     assert (await tool.run({"search_term": "x.y", "path": "a.py"})).observation == "1:x.y\n3:xzy"
@@ -282,7 +282,7 @@ async def test_search_refuses_too_many_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [9, 10, 11, 25])
-def test_capping_keeps_head_and_tail_and_counts(length: int) -> None:
+def test_capping_keeps_head_and_tail_and_counts_the_rest(length: int) -> None:
     text = "".join(chr(97 + n % 26) for n in range(length))
     shown, cut = cap_characters(text, 10)
     assert cut == max(0, length - 10)
