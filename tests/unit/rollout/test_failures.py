@@ -1,4 +1,4 @@
-"""Every kind of sandbox failure through the real rollout and grader: retries, exclusion, own doing."""
+"""Every kind of sandbox failure through the real rollout and grader: retries, exclusion, blame."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
 
 def sandbox_errors(base: type[SandboxError] = SandboxError) -> list[type[SandboxError]]:
-    return [base, *(found for child in base.__subclasses__() for found in sandbox_errors(child))]
+    return [base, *(error for child in base.__subclasses__() for error in sandbox_errors(child))]
 
 
 ERRORS = {error.kind: error for error in sandbox_errors() if error.__module__ == errors.__name__}
@@ -53,7 +53,7 @@ async def grade(backend: MemoryBackend, **sandbox: int) -> Grade:
     return await grader.grade(TaskRow(task=row.task, answer=answer, split="train"), "")
 
 
-def test_every_kind_of_error_has_a_policy_and_every_policy_an_error() -> None:
+def test_kinds_of_errors_and_failure_policies_match() -> None:
     assert set(POLICIES) == set(ERRORS) == set(ATTEMPTS)
     assert {kind for kind, policy in POLICIES.items() if policy.own_doing_after} == OWN_DOING
     assert policy_of("invented later") is POLICIES["infrastructure"]
@@ -62,7 +62,7 @@ def test_every_kind_of_error_has_a_policy_and_every_policy_an_error() -> None:
 @pytest.mark.parametrize(
     ("kinds", "retries", "attempts"), [(("memory",), 0, 1), (("memory", "died", "evicted"), 2, 3)]
 )
-async def test_one_sandbox_that_ran_out_of_memory_proves_nothing_against_the_agent(
+async def test_a_single_sandbox_out_of_memory_is_not_blamed_on_the_agent(
     monkeypatch: pytest.MonkeyPatch, kinds: tuple[str, ...], retries: int, attempts: int
 ) -> None:
     monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
@@ -75,7 +75,7 @@ async def test_one_sandbox_that_ran_out_of_memory_proves_nothing_against_the_age
 
 
 @pytest.mark.parametrize("kind", sorted(ATTEMPTS))
-async def test_a_rollout_whose_sandboxes_keep_failing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rollouts_end_after_repeated_failures(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
     backend = MemoryBackend(FILES, faults=[ERRORS[kind](f"fault {n}") for n in range(9)])
     trajectory = await roll(backend, OraclePolicy())
@@ -91,18 +91,18 @@ async def test_a_rollout_whose_sandboxes_keep_failing(kind: str, monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", sorted(ATTEMPTS))
-async def test_a_grading_whose_sandboxes_keep_failing(kind: str) -> None:
+async def test_gradings_end_after_repeated_failures(kind: str) -> None:
     backend = MemoryBackend(FILES, faults=[ERRORS[kind](f"fault {n}") for n in range(9)])
-    found = await grade(backend)
+    result = await grade(backend)
     assert len(backend._faults) == 9 - ATTEMPTS[kind]
     if kind in OWN_DOING:
-        assert (found.verdict, found.reward) == (Verdict.FAILED, 0.0)
+        assert (result.verdict, result.reward) == (Verdict.FAILED, 0.0)
     else:
-        assert (found.verdict, found.reward) == (Verdict.INFRA_ERROR, None)
-    assert f"fault {ATTEMPTS[kind] - 1}" in found.detail
+        assert (result.verdict, result.reward) == (Verdict.INFRA_ERROR, None)
+    assert f"fault {ATTEMPTS[kind] - 1}" in result.detail
 
 
-async def test_one_failure_of_each_kind_costs_nothing_but_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_single_failure_of_each_kind_costs_only_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
     for kind, error in ERRORS.items():
         if kind != "queue_timeout":
@@ -110,7 +110,7 @@ async def test_one_failure_of_each_kind_costs_nothing_but_an_attempt(monkeypatch
             assert (trajectory.reward, trajectory.attempts, trajectory.failure) == (1.0, 2, ""), kind
 
 
-async def test_commands_that_use_up_the_memory_of_two_sandboxes_lose_the_rollout() -> None:
+async def test_commands_that_exhaust_memory_twice_fail_the_rollout() -> None:
     async def hungry(_command: str) -> ExecResult:
         raise SandboxMemoryError("the sandbox ended while it was in use: 512 MiB")
 
@@ -126,7 +126,7 @@ async def test_commands_that_use_up_the_memory_of_two_sandboxes_lose_the_rollout
     assert "512 MiB" in trajectory.grade.detail
 
 
-def test_decisions() -> None:
+def test_decisions_follow_the_history_of_failures() -> None:
     assert decide(["memory"], retries=2) is Decision.RETRY
     assert decide(["memory", "memory"], retries=2) is Decision.COUNT
     assert decide(["died", "memory", "memory"], retries=2) is Decision.COUNT
@@ -136,10 +136,10 @@ def test_decisions() -> None:
     assert decide(["died", "start", "died"], retries=2) is Decision.EXCLUDE, "kinds count together"
 
 
-async def test_work_that_cannot_be_made_a_patch_is_the_agents_own_doing(
+async def test_changes_that_cannot_become_a_patch_count_against_the_agent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else locking a file away, or writing a very large one, would be a way out of every reward of 0."""
+    """Otherwise an agent could avoid a reward of 0 by an unreadable or a very large file."""
 
     async def too_much(_box: MemorySandbox) -> str:
         raise PatchError("the files changed below /testbed hold more than 64 MiB")

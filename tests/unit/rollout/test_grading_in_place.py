@@ -1,4 +1,4 @@
-"""Rollouts graded in their own sandbox: before it closes, whatever the patch, again where it dies."""
+"""Rollouts graded in their own sandbox: before it closes, with any patch, again if it dies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FILES = {"/testbed/pkg/m.py": SOURCE.encode()}
 
 
 class InPlace(PatchGrader):
-    """Passes every rollout in its own sandbox; ``errors`` are raised first, one for each grading."""
+    """Grader that passes every rollout in place; each of ``errors`` fails a grading first."""
 
     timeout_s = 500.0
 
@@ -57,7 +57,7 @@ async def roll(grader: InPlace, policy: Any = None, **changes: Any) -> Trajector
     return group.trajectories[0]
 
 
-async def test_the_sandbox_is_open_and_is_looked_at_before_the_agent_enters() -> None:
+async def test_the_sandbox_is_inspected_before_the_agent_starts_and_open_in_grading() -> None:
     grader = InPlace()
     trajectory = await roll(grader)
     ((box, patch, closed),) = grader.seen
@@ -69,7 +69,7 @@ async def test_the_sandbox_is_open_and_is_looked_at_before_the_agent_enters() ->
     assert box.spec.limits.lifetime_s > grader.timeout_s + 1200.0
 
 
-async def test_without_a_patch_it_is_graded_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rollouts_without_a_patch_are_graded_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def too_large(_box: MemorySandbox) -> str:
         raise PatchError("the changes are too large")
 
@@ -81,7 +81,7 @@ async def test_without_a_patch_it_is_graded_and_the_reason_is_told(monkeypatch: 
     assert [patch for _, patch, _ in grader.seen] == [""]
 
 
-async def test_a_sandbox_that_dies_while_it_is_graded_is_another_attempt(
+async def test_a_sandbox_that_dies_in_grading_causes_another_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("engine.rollout.rollout._RETRY_PAUSE_S", 0.0)
@@ -95,14 +95,14 @@ async def test_a_sandbox_that_dies_while_it_is_graded_is_another_attempt(
     assert "the agent's own doing" in exhausted.error
 
 
-async def test_an_error_of_the_grader_is_no_failure_of_the_rollout() -> None:
+async def test_errors_of_the_grader_do_not_fail_the_rollout() -> None:
     trajectory = await roll(InPlace(ZeroDivisionError("bug")))
     assert trajectory.grade is not None
     assert (trajectory.grade.verdict, trajectory.grade.reward) == (Verdict.INFRA_ERROR, None)
     assert (trajectory.termination, trajectory.attempts) == (TerminationReason.SUBMITTED, 1)
 
 
-async def test_only_the_attempt_that_counts_is_graded() -> None:
+async def test_only_the_last_attempt_is_graded() -> None:
     grader = InPlace()
     policy = ChatScript(lambda _context: respond("execute_bash", cmd="true"))
     trajectory = await roll(grader, policy, retry_temperatures=(0.1, 0.2))
@@ -112,15 +112,15 @@ async def test_only_the_attempt_that_counts_is_graded() -> None:
     assert [box for box, _, _ in grader.seen] == grader.begun[-1:]
 
 
-async def test_an_evaluation_has_its_own_time_limit() -> None:
-    asked: list[bool] = []
+async def test_evaluations_are_graded_as_evaluations() -> None:
+    flags: list[bool] = []
 
-    class Asked(InPlace):
+    class FlagGrader(InPlace):
         def own_box(self, row: TaskRow, *, evaluation: bool = False) -> Any:
-            asked.append(evaluation)
+            flags.append(evaluation)
             return super().own_box(row)
 
-    scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), grader=Asked())
+    scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), grader=FlagGrader())
     row = replace(make_row(), split="heldout")
     await scheduler.collect([GroupRequest(row=row, iteration=0, phase="eval:heldout", size=1)])
-    assert asked == [True]
+    assert flags == [True]

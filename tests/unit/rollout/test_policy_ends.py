@@ -1,4 +1,4 @@
-"""How rollouts leave their policy: released after each attempt, and ended together with the run."""
+"""Release of rollouts by their policy after each attempt, and policy errors that end the run."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def request(size: int) -> GroupRequest:
 async def test_a_rollout_is_released_before_it_is_graded() -> None:
     policy, released = ChatScript([SUBMIT]), []
 
-    class Looking(PatchGrader):
+    class RecordingGrader(PatchGrader):
         async def grade(self, row: Any, patch: str, *, evaluation: bool = False) -> Any:
             released.append(list(policy.released))
             return await super().grade(row, patch)
 
-    await swe_scheduler(MemoryBackend(FILES), policy, grader=Looking()).collect([request(1)])
+    await swe_scheduler(MemoryBackend(FILES), policy, grader=RecordingGrader()).collect([request(1)])
     assert released == [[make_key()]]
     assert policy.released == [make_key()]
 
 
-async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked() -> None:
+async def test_every_attempt_that_used_the_policy_is_released() -> None:
     policy, recorder = ChatScript([RUN, SUBMIT]), Recorder()
     backend = MemoryBackend(FILES, command=dying_once(), faults=[start_fault()])
     sandbox = SandboxConfig(start_retries=2)
@@ -56,14 +56,14 @@ async def test_every_attempt_is_released_and_one_without_a_sandbox_never_asked()
     assert group.trajectories[0].attempts == 3
     assert recorder.of(make_key()) == ["started", "started", "step 0", "step 1", "finished"]
     assert policy.released == [make_key()] * 2
-    assert [len(one.messages) for one in policy.requests] == [1, 1, 3], "a new attempt begins anew"
+    assert [len(sent.messages) for sent in policy.requests] == [1, 1, 3], "a new attempt begins anew"
 
 
-async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
+async def test_the_cost_of_a_rollout_includes_its_lost_attempts() -> None:
     class Priced(ChatScript):
         def spent_on(self, key: RolloutKey) -> float | None:
-            asked = [one for one in self.requests if one.context.key == key]
-            return 0.25 * len(asked) - 0.25 * self.seen
+            requests = [sent for sent in self.requests if sent.context.key == key]
+            return 0.25 * len(requests) - 0.25 * self.seen
 
         def release(self, key: RolloutKey) -> None:
             super().release(key)
@@ -81,7 +81,7 @@ async def test_a_rollout_costs_what_its_lost_attempts_cost_too() -> None:
     assert RolloutSummary.of(trajectory).cost == 0.75
 
 
-async def test_an_error_that_every_rollout_would_meet_ends_the_collection() -> None:
+async def test_permanent_policy_errors_end_the_collection() -> None:
     def spent(context: GenerationContext) -> str:
         if context.steps:
             raise SpendLimitError("the spend limit of 5 US dollars is reached")
@@ -94,8 +94,8 @@ async def test_an_error_that_every_rollout_would_meet_ends_the_collection() -> N
     with pytest.raises(SpendLimitError, match="5 US dollars"):
         await scheduler.collect([request(4)])
     assert backend.live == 0
-    assert {one.termination for one in recorder.finished} == {TerminationReason.CANCELLED}
+    assert {trajectory.termination for trajectory in recorder.finished} == {TerminationReason.CANCELLED}
     assert recorder.finished[0].error == "the spend limit of 5 US dollars is reached"
     assert len(recorder.finished[0].steps) == 1
-    assert [one.grade for one in recorder.finished] == [None] * len(recorder.finished)
-    assert set(policy.released) == {one.key for one in recorder.finished}
+    assert [trajectory.grade for trajectory in recorder.finished] == [None] * len(recorder.finished)
+    assert set(policy.released) == {trajectory.key for trajectory in recorder.finished}

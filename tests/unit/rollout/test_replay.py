@@ -1,4 +1,4 @@
-"""Rollouts that go on from the steps which a killed attempt recorded, in a fresh sandbox."""
+"""Rollouts that resume from the recorded steps of a killed attempt, in a fresh sandbox."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a 
 TEST = respond("execute_bash", cmd="pytest")
 SCRIPT = (TEST, FIX, TEST, SUBMIT)
 VERSION = 3
-"""Policy version of the attempt that was killed."""
+"""Policy version of the killed attempt."""
 
 
 class Sampler(TextPolicy):
-    """Writes a script with log-probabilities of the step's seed, under its version; counts its samples."""
+    """Policy that writes a script with log-probabilities of the step's seed; records its samples."""
 
     def __init__(self, texts: Sequence[str] = SCRIPT, *, version: int = VERSION) -> None:
         super().__init__(texts)
@@ -52,13 +52,13 @@ class Sampler(TextPolicy):
 
     async def generate(self, request: GenerationRequest) -> Generation:
         self.sampled.append(len(request.context.steps))
-        found = await super().generate(request)
+        generation = await super().generate(request)
         rng = random.Random(request.seed)
-        return replace(found, logprobs=tuple(-float(rng.randrange(9)) / 8 for _ in found.ids))
+        return replace(generation, logprobs=tuple(-float(rng.randrange(9)) / 8 for _ in generation.ids))
 
 
 class Paid(ChatScript):
-    """Knows what its own answers cost."""
+    """Policy that reports the cost of its responses."""
 
     spent = 0.0
 
@@ -72,11 +72,11 @@ class Paid(ChatScript):
 
 
 def prints(*texts: str) -> Command:
-    """A shell whose commands print one text after the other, then the last again."""
-    left = list(texts)
+    """Return a shell whose commands print the texts in order, then repeat the last."""
+    remaining = list(texts)
 
     async def command(_command: str) -> ExecResult:
-        return printed(left.pop(0) if len(left) > 1 else left[0])
+        return printed(remaining.pop(0) if len(remaining) > 1 else remaining[0])
 
     return command
 
@@ -88,7 +88,7 @@ async def roll(
     command: Command | None = None,
     agent: AgentConfig | None = None,
 ) -> tuple[Trajectory, list[FinishedTurn]]:
-    """One rollout; it begins with the recorded turns."""
+    """Run one rollout that begins with the recorded turns."""
     recorder = Recorder()
     backend = MemoryBackend(FILES, command=command or prints("1 failed", "1 passed"))
     scheduler = swe_scheduler(backend, policy, observer=recorder, agent=agent)
@@ -98,8 +98,8 @@ async def roll(
     return trajectory, [turn for _, turn in recorder.turns]
 
 
-async def test_equal_observations_give_the_rollout_that_was_killed() -> None:
-    """Any number of recorded steps: nothing of them is sampled again, every token is the same bit for bit."""
+async def test_replays_with_equal_observations_reproduce_the_killed_rollout() -> None:
+    """Recorded steps are never sampled again, and every token is equal bit for bit."""
     whole, turns = await roll(Sampler())
     assert whole.reward == 1.0
     assert len(turns) == len(SCRIPT)
@@ -124,7 +124,7 @@ async def test_equal_observations_give_the_rollout_that_was_killed() -> None:
     assert whole.replay is None
 
 
-async def test_after_a_difference_the_rollout_goes_on_from_its_own_sandbox() -> None:
+async def test_rollouts_continue_from_their_own_sandbox_after_a_difference() -> None:
     _, turns = await roll(Sampler())
     policy = Sampler()
     trajectory, again = await roll(policy, recorded=turns[:3], command=prints("2 failed", "1 passed"))
@@ -141,7 +141,7 @@ async def test_after_a_difference_the_rollout_goes_on_from_its_own_sandbox() -> 
     assert trajectory.reward == 1.0
 
 
-async def test_times_and_addresses_make_no_difference_and_the_recorded_text_is_kept() -> None:
+async def test_times_and_addresses_are_minor_differences_and_keep_the_recorded_text() -> None:
     first = "<f at 0x7f31c0de> 1 failed in 0.12s\n-rw-r--r-- 1 agent 9 Nov 24 11:05 m.py"
     second = "<f at 0x7fa9beef> 1 failed in 1.07s\n-rw-r--r-- 1 agent 9 Nov 25 09:31 m.py"
     whole, turns = await roll(Sampler(), command=prints(first, "1 passed"))
@@ -150,18 +150,18 @@ async def test_times_and_addresses_make_no_difference_and_the_recorded_text_is_k
     assert trajectory.tokens == whole.tokens
     assert trajectory.steps[0].observation == turns[0].step.observation
     assert trajectory.replay is not None
-    assert [(one.step, one.is_minor) for one in trajectory.replay.differences] == [(0, True)]
+    assert [(diff.step, diff.is_minor) for diff in trajectory.replay.differences] == [(0, True)]
 
 
-async def test_other_numbers_are_a_difference() -> None:
-    for recorded, found in (("m.py:12:30: error", "m.py:13:31: error"), ("took 3 s", "took 4 s")):
+async def test_other_numbers_are_major_differences() -> None:
+    for recorded, repeated in (("m.py:12:30: error", "m.py:13:31: error"), ("took 3 s", "took 4 s")):
         _, turns = await roll(Sampler(), command=prints(recorded, "1 passed"))
-        trajectory, _ = await roll(Sampler(), recorded=turns[:2], command=prints(found, "1 passed"))
+        trajectory, _ = await roll(Sampler(), recorded=turns[:2], command=prints(repeated, "1 passed"))
         assert trajectory.replay is not None
-        assert [one.is_minor for one in trajectory.replay.differences] == [False]
+        assert [diff.is_minor for diff in trajectory.replay.differences] == [False]
 
 
-async def test_a_command_that_timed_out_then_has_to_time_out_again() -> None:
+async def test_recorded_timeouts_must_time_out_again() -> None:
     async def slow(_command: str) -> ExecResult:
         return ExecResult(exit_code=-1, stdout=b"half", stderr=b"", timed_out=True, seconds=90.0)
 
@@ -171,10 +171,10 @@ async def test_a_command_that_timed_out_then_has_to_time_out_again() -> None:
     assert trajectory.steps[0].exit_code is None
     trajectory, _ = await roll(Sampler(), recorded=turns[:1], command=prints("half"))
     assert trajectory.replay is not None
-    assert "exit_code" in {one.field for one in trajectory.replay.differences}
+    assert "exit_code" in {diff.field for diff in trajectory.replay.differences}
 
 
-async def test_a_sandbox_that_hangs_in_the_replay_ends_the_rollout_with_a_difference(
+async def test_a_sandbox_that_hangs_in_the_replay_is_a_difference_and_a_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     _, turns = await roll(Sampler())
@@ -193,7 +193,7 @@ async def test_a_sandbox_that_hangs_in_the_replay_ends_the_rollout_with_a_differ
     assert (trajectory.replay.replayed, trajectory.replay.differences[0].step) == (1, 0)
 
 
-async def test_a_sandbox_that_dies_in_the_replay_is_replaced_and_nothing_is_sampled_twice() -> None:
+async def test_a_sandbox_that_dies_in_the_replay_is_replaced_without_resampling() -> None:
     whole, turns = await roll(Sampler())
     calls = iter(range(9))
 
@@ -228,8 +228,8 @@ async def test_limits_count_the_replayed_steps() -> None:
     assert policy.sampled == []
 
 
-async def test_another_prompt_ends_the_record() -> None:
-    """A newer version of the product may say something else before the first response."""
+async def test_a_changed_prompt_ends_the_replay() -> None:
+    """A newer version of the product may have another prompt before the first response."""
     _, turns = await roll(Sampler())
     prompt = turns[0].step.prompt_tokens
     other = [
@@ -245,14 +245,14 @@ async def test_another_prompt_ends_the_record() -> None:
     )
 
 
-async def test_messages_are_repeated_and_paid_once() -> None:
+async def test_replayed_messages_are_not_charged_again() -> None:
     call = NativeCall(name="execute_bash", arguments='{"cmd": "pytest"}')
     submit = NativeCall(name="finish", arguments='{"command": "submit"}')
     usage = Usage(prompt_tokens=50, generated_tokens=9, cost=0.5)
     state = {"tool_calls": [{"id": "x", "extra_content": {"google": {"thought_signature": "s"}}}]}
     answers = [
-        ChatResponse(content="look", thinking="hm", calls=(one,), usage=usage, provider_state=state)
-        for one in (call, call, submit)
+        ChatResponse(content="look", thinking="hm", calls=(sent,), usage=usage, provider_state=state)
+        for sent in (call, call, submit)
     ]
     agent = quick_agent(tool_format="native")
     whole, turns = await roll(ChatScript(answers), agent=agent)
@@ -273,7 +273,7 @@ async def test_messages_are_repeated_and_paid_once() -> None:
     }
 
 
-async def test_a_rollout_that_begins_anew_repeats_nothing() -> None:
+async def test_restarted_rollouts_replay_nothing() -> None:
     _, turns = await roll(Sampler())
     reached, may_go_on = asyncio.Event(), asyncio.Event()
 

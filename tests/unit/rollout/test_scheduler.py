@@ -1,4 +1,4 @@
-"""The scheduler: budgets, order, retries, cancellation; one rollout never harms another."""
+"""The scheduler: budgets, order, retries, cancellation, isolation of rollouts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def request(task_id: str = "a" * 16, *, size: int = 2, iteration: int = 0) -> Gr
     return GroupRequest(row=make_row(task_id), iteration=iteration, phase="train", size=size)
 
 
-async def test_oracle_solves_and_noop_does_not() -> None:
+async def test_oracle_solves_the_task_and_noop_does_not() -> None:
     recorder, grader = Recorder(), PatchGrader()
     backend = MemoryBackend(FILES)
     (group,) = await scheduler(backend, in_bytes(OraclePolicy()), observer=recorder, grader=grader).collect(
@@ -57,14 +57,14 @@ async def test_oracle_solves_and_noop_does_not() -> None:
     assert [t.reward for t in group.trajectories] == [1.0, 1.0]
     assert [t.key for t in group.trajectories] == [make_key(index=0), make_key(index=1)]
     assert grader.graded[0].split("@@")[-1] == GOLD.split("@@")[-1]
-    told = ["started", "step 0", "step 1", "step 2", "finished"]
-    assert recorder.of(make_key(index=0)) == recorder.of(make_key(index=1)) == told
+    events = ["started", "step 0", "step 1", "step 2", "finished"]
+    assert recorder.of(make_key(index=0)) == recorder.of(make_key(index=1)) == events
     turns = [RolloutPhase.TOOLS, RolloutPhase.MODEL] * 3 + [RolloutPhase.TOOLS]
     phases = [RolloutPhase.PLACE, RolloutPhase.SANDBOX, *turns, RolloutPhase.GRADING, None]
     assert [phase for key, phase in recorder.phases if key == make_key(index=0)] == phases
     assert len(recorder.finished[0].tokens)
     prompt = load_prompt("compact_v1", "xml")
-    assert [(one.prompt, one.prompt_hash) for one in recorder.finished] == [
+    assert [(t.prompt, t.prompt_hash) for t in recorder.finished] == [
         (prompt.name, prompt.content_hash)
     ] * len(recorder.finished)
     (group,) = await scheduler(backend, NoopPolicy()).collect([request()])
@@ -74,7 +74,7 @@ async def test_oracle_solves_and_noop_does_not() -> None:
 
 
 class Waiting(ChatScript):
-    """Answers once it may."""
+    """Policy that answers after ``may_act`` is set."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         super().__init__(texts)
@@ -86,7 +86,7 @@ class Waiting(ChatScript):
         return await super().respond(request)
 
 
-async def test_acting_rollouts_are_told_from_those_that_wait_or_are_graded() -> None:
+async def test_acting_and_grading_rollouts_are_counted_separately() -> None:
     may_grade = asyncio.Event()
 
     class Blocked(PatchGrader):
@@ -112,21 +112,21 @@ async def test_acting_rollouts_are_told_from_those_that_wait_or_are_graded() -> 
     assert (tested.acting, tested.grading) == (0, 0)
 
 
-async def test_room_comes_after_every_earlier_request() -> None:
+async def test_waiting_for_room_follows_every_earlier_request() -> None:
     policy = Waiting([SUBMIT])
     tested = scheduler(MemoryBackend(FILES), policy, rollout=RolloutConfig(max_concurrent=2))
-    rollouts = [asyncio.create_task(tested.roll_out(one)) for one in request(size=3).rollouts()]
+    rollouts = [asyncio.create_task(tested.roll_out(rollout)) for rollout in request(size=3).rollouts()]
     await policy.asked.wait()
     room = asyncio.create_task(tested.wait_for_room())
     await until_idle()
     assert not room.done(), "the third request waits too"
     policy.may_act.set()
     await room
-    assert sum(one.done() for one in rollouts) >= 1
+    assert sum(rollout.done() for rollout in rollouts) >= 1
     await asyncio.gather(*rollouts)
 
 
-async def test_every_ending_but_infrastructure_is_graded() -> None:
+async def test_every_termination_but_infrastructure_failures_is_graded() -> None:
     look = respond("file_editor", command="view", path="pkg/m.py")
     (group,) = await scheduler(MemoryBackend(FILES), TextPolicy([look])).collect([request(size=1)])
     trajectory = group.trajectories[0]
@@ -143,7 +143,7 @@ async def test_every_ending_but_infrastructure_is_graded() -> None:
     assert grader.graded == []
 
 
-async def test_groups_come_back_in_order_under_budgets() -> None:
+async def test_groups_are_returned_in_order_within_budgets() -> None:
     backend = MemoryBackend(FILES)
     names = [f"{n:016x}" for n in range(6)]
     recorder = Recorder()
@@ -157,7 +157,7 @@ async def test_groups_come_back_in_order_under_budgets() -> None:
     assert [group.task.id for group in groups] == names
     assert [[t.key.index for t in group.trajectories] for group in groups] == [[0, 1, 2]] * 6
     assert (backend.most_live, backend.most_starting) == (3, 2)
-    started = [key.task_id for what, key in recorder.told if what == "started"]
+    started = [key.task_id for event, key in recorder.told if event == "started"]
     assert started[:3] == names[:1] * 3
     backend = MemoryBackend(FILES)
     await scheduler(backend, OraclePolicy(), rollout=RolloutConfig(max_concurrent=2)).collect(
@@ -166,7 +166,7 @@ async def test_groups_come_back_in_order_under_budgets() -> None:
     assert backend.most_live == 2, "rollouts are limited without a limit of sandboxes"
 
 
-async def test_exhausted_retries_exclude_the_rollout_and_harm_no_other() -> None:
+async def test_exhausted_retries_exclude_only_their_own_rollout() -> None:
     recorder = Recorder()
     backend = MemoryBackend(FILES, faults=[start_fault("a"), start_fault("b")])
     sandbox = SandboxConfig(start_retries=1, max_starting=1)
@@ -184,7 +184,7 @@ async def test_exhausted_retries_exclude_the_rollout_and_harm_no_other() -> None
     assert backend.live == 0
 
 
-async def test_an_unexpected_exception_stays_in_its_rollout() -> None:
+async def test_an_unexpected_exception_affects_only_its_rollout() -> None:
     def buggy(context: GenerationContext) -> str:
         if context.key.index == 0:
             raise ZeroDivisionError("bug")
@@ -197,7 +197,7 @@ async def test_an_unexpected_exception_stays_in_its_rollout() -> None:
     ] * 2
 
 
-async def test_a_failing_grader_is_an_infrastructure_verdict() -> None:
+async def test_a_failing_grader_gives_an_infrastructure_verdict() -> None:
     class Broken(PatchGrader):
         async def grade(self, row: Any, patch: str, *, evaluation: bool = False) -> Any:
             raise SandboxError("no room")
@@ -208,7 +208,7 @@ async def test_a_failing_grader_is_an_infrastructure_verdict() -> None:
     assert (grade.verdict, grade.reward) == (Verdict.INFRA_ERROR, None)
 
 
-async def test_cancellation_closes_sandboxes_and_reports_what_had_started() -> None:
+async def test_cancellation_closes_sandboxes_and_reports_started_rollouts() -> None:
     commands, both = 0, asyncio.Event()
 
     async def hanging(_command: str) -> ExecResult:
@@ -238,7 +238,7 @@ async def test_cancellation_closes_sandboxes_and_reports_what_had_started() -> N
     assert all(t.reward is None for t in recorder.finished)
 
 
-async def test_what_an_observer_raises_stops_the_collection() -> None:
+async def test_errors_of_an_observer_stop_the_collection() -> None:
     class Fenced(Recorder):
         def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
             raise FencedError("a newer attempt exists")
@@ -250,7 +250,7 @@ async def test_what_an_observer_raises_stops_the_collection() -> None:
 
 
 class SeedPolicy(NoopPolicy):
-    """Remembers the seed of every request."""
+    """Policy that records the seed of every request."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class SeedPolicy(NoopPolicy):
         return await super().respond(request)
 
 
-async def test_seeds_depend_on_what_is_sampled_and_not_on_scheduling() -> None:
+async def test_seeds_depend_on_the_request_and_not_on_scheduling() -> None:
     wide, narrow, other = SeedPolicy(), SeedPolicy(), SeedPolicy()
     requests = [request("a" * 16, size=3), request("b" * 16, size=3, iteration=1)]
     await scheduler(MemoryBackend(FILES), wide).collect(requests)
@@ -271,7 +271,7 @@ async def test_seeds_depend_on_what_is_sampled_and_not_on_scheduling() -> None:
     assert wide.seeds == narrow.seeds
     assert len(set(wide.seeds.values())) == 6
     assert set(wide.seeds.values()).isdisjoint(other.seeds.values())
-    # The value itself: a change would silently change every run that is repeated or resumed.
+    # A pinned value: another seed would silently change every repeated or resumed run.
     assert wide.seeds[make_key()] == 3163327638071693699
 
 
@@ -291,7 +291,7 @@ async def test_a_shared_budget_counts_every_user() -> None:
     assert (inner.most_live, len(inner.started)) == (1, 8)
 
 
-async def test_what_the_next_groups_need_is_prepared_by_image() -> None:
+async def test_sandboxes_of_the_next_groups_are_prepared_by_image() -> None:
     class Preparing(MemoryBackend):
         asked: list[Mapping[str, int]] = []
 

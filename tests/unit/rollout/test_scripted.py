@@ -1,4 +1,4 @@
-"""Scripted policies: real patches made with the real tools, stored responses given again."""
+"""Scripted policies: patches applied with the real tools, stored responses replayed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.fakes.memory_sandbox import MemoryBackend
 def carry_out(
     patch: str, files: dict[str, str], *, style: ObservationStyle = "compact", snippet_lines: int = 0
 ) -> tuple[dict[str, str], list[ToolCall]]:
-    """Follow the oracle's plan with a real editor; shell commands the plan needs are done by hand."""
+    """Execute the oracle's plan with a real editor; emulate its shell commands."""
     store = MemoryFileStore({f"/testbed/{name}": text.encode() for name, text in files.items()})
     editor = FileEditor(store, workdir="/testbed", style=style, snippet_lines=snippet_lines)
     steps = plan(make_row(patch=patch))
@@ -107,7 +107,7 @@ def test_oracle_edits_are_exact(before: str, body: str, after: str) -> None:
     assert carry_out(diff(body), {"m.py": before})[0] == {"m.py": after}
 
 
-def test_oracle_creates_removes_and_renames() -> None:
+def test_oracle_creates_removes_and_renames_files() -> None:
     created = "diff --git a/n.py b/n.py\nnew file mode 100644\n--- /dev/null\n+++ b/n.py\n@@ -0,0 +1 @@\n+x\n"
     removed = (
         "diff --git a/o.py b/o.py\ndeleted file mode 100644\n--- a/o.py\n+++ /dev/null\n@@ -1 +0,0 @@\n-x\n"
@@ -127,7 +127,7 @@ def test_oracle_creates_removes_and_renames() -> None:
         (diff("@@ -1 +1 @@\n-absent\n+x\n"), "differs from the gold patch's base"),
     ],
 )
-def test_oracle_says_what_cannot_be_done(patch: str, message: str) -> None:
+def test_oracle_reports_unsupported_patches(patch: str, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         carry_out(patch, {"m.py": "a\n"})
 
@@ -158,7 +158,7 @@ async def test_policies_call_the_tools_by_the_configured_names(tool_format: Tool
     assert parsed.call.name == "str_replace_editor"
 
 
-async def test_replay_gives_stored_responses(tmp_path: Path) -> None:
+async def test_replay_returns_stored_responses(tmp_path: Path) -> None:
     record = {
         "key": {"task_id": "a" * 16, "index": 0},
         "steps": [{"response": "<think>\na"}, {"response": "b"}],
@@ -178,7 +178,7 @@ async def test_replay_gives_stored_responses(tmp_path: Path) -> None:
         ReplayPolicy.from_file(path)
 
 
-async def test_replay_reads_what_export_trajectories_writes(tmp_path: Path) -> None:
+async def test_replay_reads_exported_trajectories(tmp_path: Path) -> None:
     path = tmp_path / "trajectories.jsonl"
     first, second = (
         StoredTrajectory(
@@ -194,11 +194,11 @@ async def test_replay_reads_what_export_trajectories_writes(tmp_path: Path) -> N
     policy = ReplayPolicy.from_file(path)
     assert await respond(policy) == "first"
     key = replace(make_key(), index=1)
-    request = replace(asked(native=False), context=GenerationContext(key=key, row=make_row(), steps=()))
+    request = replace(request_of(native=False), context=GenerationContext(key=key, row=make_row(), steps=()))
     assert (await policy.respond(request)).content == "second"
 
 
-def asked(*steps: Step, native: bool = True) -> ChatRequest:
+def request_of(*steps: Step, native: bool = True) -> ChatRequest:
     return ChatRequest(
         messages=(),
         tools=({"type": "function"},) if native else (),
@@ -209,17 +209,17 @@ def asked(*steps: Step, native: bool = True) -> ChatRequest:
 
 
 async def test_scripted_policies_answer_with_messages_and_report_no_tokens() -> None:
-    response = await NoopPolicy(tool_format="native", tool_set=OPENHANDS).respond(asked())
+    response = await NoopPolicy(tool_format="native", tool_set=OPENHANDS).respond(request_of())
     assert response == ChatResponse(
         content="", thinking="done", calls=(NativeCall(name="finish", arguments={}),)
     )
     assert response.usage == Usage()
-    response = await NoopPolicy().respond(asked(native=False))
+    response = await NoopPolicy().respond(request_of(native=False))
     assert (response.thinking, response.calls) == ("done", ())
     assert response.content.startswith("<function=finish>")
 
 
-def stored(tmp_path: Path, *steps: dict[str, Any]) -> ReplayPolicy:
+def stored_policy(tmp_path: Path, *steps: dict[str, Any]) -> ReplayPolicy:
     path = tmp_path / "stored.jsonl"
     record = {"key": {"task_id": "a" * 16, "index": 0}, "steps": steps}
     path.write_text(json.dumps(record))
@@ -241,28 +241,28 @@ FAMILYS_OWN = "analysis<|end|>to=functions.execute_bash<|message|>{}"
         ("<tool_call>\n{broken\n</tool_call>", ("", "", [""], "not valid JSON")),
     ],
 )
-async def test_native_responses_are_replayed_as_the_messages_they_were(
+async def test_native_responses_are_replayed_as_their_original_messages(
     tmp_path: Path, text: str, wanted: tuple[str, str, list[str], str]
 ) -> None:
-    response = await stored(tmp_path, {"response": text}).respond(asked())
-    found = [call.name for call in response.calls]
-    assert (response.thinking, response.content, found) == wanted[:3]
+    response = await stored_policy(tmp_path, {"response": text}).respond(request_of())
+    names = [call.name for call in response.calls]
+    assert (response.thinking, response.content, names) == wanted[:3]
     assert all(wanted[3] in call.error for call in response.calls)
     if not wanted[3]:
         assert render_turn(response.thinking, response.content, response.calls) == text
 
 
-async def test_responses_in_a_familys_own_format_are_replayed_by_their_stored_calls(tmp_path: Path) -> None:
+async def test_model_specific_responses_are_replayed_from_their_stored_calls(tmp_path: Path) -> None:
     call = {"name": "execute_bash", "arguments": {"cmd": "ls"}}
-    policy = stored(tmp_path, {"response": FAMILYS_OWN, "call": call})
-    response = await policy.respond(asked())
+    policy = stored_policy(tmp_path, {"response": FAMILYS_OWN, "call": call})
+    response = await policy.respond(request_of())
     assert response.calls == (NativeCall(name="execute_bash", arguments={"cmd": "ls"}),)
-    as_text = await policy.respond(asked(native=False))
+    as_text = await policy.respond(request_of(native=False))
     assert as_text == ChatResponse(content=FAMILYS_OWN), "formats written as text read the text alone"
 
 
 @pytest.mark.parametrize("tool_format", ["xml", "native"])
-async def test_a_replayed_trajectory_is_the_same_step_by_step(
+async def test_replayed_trajectories_equal_the_original_step_by_step(
     tmp_path: Path, tool_format: ToolFormat
 ) -> None:
     async def collect(policy: Policy) -> Trajectory:
@@ -278,10 +278,10 @@ async def test_a_replayed_trajectory_is_the_same_step_by_step(
     for _ in range(2):  # a replay can be replayed
         write_trajectories(path, [first])
         again = await collect(ReplayPolicy.from_file(path))
-        assert [_told(step) for step in again.steps] == [_told(step) for step in first.steps]
+        assert [_contents(step) for step in again.steps] == [_contents(step) for step in first.steps]
         assert again.patch == first.patch
         first = again
 
 
-def _told(step: Step) -> tuple[object, ...]:
+def _contents(step: Step) -> tuple[object, ...]:
     return step.thought, step.response, step.call, step.observation, step.error

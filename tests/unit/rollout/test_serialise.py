@@ -1,4 +1,4 @@
-"""Stored trajectories: what is written is what is read."""
+"""Stored trajectories: round trips, earlier formats, malformed data."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ TRAJECTORIES = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(TRAJECTORIES)
-def test_round_trip_through_json(trajectory: Trajectory) -> None:
+def test_trajectories_round_trip_through_json(trajectory: Trajectory) -> None:
     data = json.loads(json.dumps(trajectory_to_dict(trajectory)))
     back = trajectory_from_dict(data)
     assert _comparable(back) == _comparable(trajectory)
@@ -83,7 +83,7 @@ def test_round_trip_through_json(trajectory: Trajectory) -> None:
 
 
 def _comparable(value: Any) -> Any:
-    """Values with their types, so that an enum is not taken for its text."""
+    """Return a value with its types, so that an enum differs from its text."""
     if dataclasses.is_dataclass(value):
         return {f.name: _comparable(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, np.ndarray):
@@ -94,7 +94,7 @@ def _comparable(value: Any) -> Any:
 
 
 @pytest.mark.parametrize("line", ["[]", "{}", "{", '{"format": "trainyard.trajectory/1"}'])
-def test_other_lines_are_refused_by_number(tmp_path: Path, line: str) -> None:
+def test_malformed_lines_are_refused_by_number(tmp_path: Path, line: str) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text(f"{line}\n")
     with pytest.raises(DatasetError, match="t.jsonl line 1"):
@@ -107,7 +107,7 @@ def test_unknown_fields_are_refused() -> None:
         trajectory_from_dict({**trajectory_to_dict(trajectory), "surprise": 1})
 
 
-def test_files_of_earlier_versions_hold_lists_of_tokens() -> None:
+def test_token_lists_of_earlier_versions_are_read() -> None:
     tokens = TokenRecord(ids=[1, 2], mask=[0, 1], logprobs=[0.0, -0.5], versions=[-1, 3], steps=[-1, 0])
     trajectory = Trajectory(key=make_key(), steps=(), termination=TerminationReason.SUBMITTED, tokens=tokens)
     lists = {"ids": [1, 2], "mask": [0, 1], "logprobs": [0.0, -0.5], "versions": [-1, 3], "steps": [-1, 0]}
@@ -115,7 +115,7 @@ def test_files_of_earlier_versions_hold_lists_of_tokens() -> None:
     assert trajectory_from_dict(json.loads(json.dumps(earlier))) == trajectory
 
 
-def test_contradictions_that_earlier_versions_found_confirm_nothing() -> None:
+def test_flaky_counterfactuals_of_earlier_versions_are_read_as_unproven() -> None:
     trajectory = Trajectory(
         key=make_key(),
         steps=(),

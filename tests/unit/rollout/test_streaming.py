@@ -1,4 +1,4 @@
-"""The stream of rollouts: taken one by one, forgotten when finished, stopped as a whole; repetitions."""
+"""The stream of rollouts: requests on demand, freed memory, errors, repetitions."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ LOOK = respond("file_editor", command="view", path="pkg/m.py")
 
 
 def rollouts(count: int, taken: list[int] | None = None) -> Iterator[RolloutRequest]:
-    """Requests that note when they are taken."""
+    """Yield requests; append the index of each to ``taken``."""
     for request in GroupRequest(row=make_row(), iteration=0, phase="train", size=count).rollouts():
         if taken is not None:
             taken.append(request.key.index)
         yield request
 
 
-async def test_requests_are_taken_as_there_is_room_and_every_one_is_finished_once() -> None:
+async def test_requests_are_taken_on_demand_and_each_is_finished_once() -> None:
     taken: list[int] = []
     finished: list[int] = []
     ahead = 0
@@ -60,12 +60,12 @@ async def test_requests_are_taken_as_there_is_room_and_every_one_is_finished_onc
     assert ahead <= 2 * 3, "as many in grading as in rollout, and the next request"
 
 
-async def test_what_is_finished_needs_no_garbage_collection() -> None:
-    """A full collection is rare, and a conversation can have a megabyte."""
+async def test_finished_rollouts_are_freed_without_garbage_collection() -> None:
+    """Full collections are rare, and a conversation can take a megabyte."""
     scheduler = swe_scheduler(MemoryBackend(FILES), OraclePolicy(), rollout=RolloutConfig(max_concurrent=2))
 
     def num_living() -> int:
-        return sum(type(one) in (AgentLoop, FileEditor) for one in gc.get_objects())
+        return sum(type(instance) in (AgentLoop, FileEditor) for instance in gc.get_objects())
 
     gc.collect()
     gc.disable()
@@ -77,7 +77,7 @@ async def test_what_is_finished_needs_no_garbage_collection() -> None:
         gc.enable()
 
 
-async def test_an_error_of_the_consumer_ends_the_stream_and_closes_everything() -> None:
+async def test_errors_of_the_consumer_end_the_stream_and_close_every_sandbox() -> None:
     backend, recorder = MemoryBackend(FILES), Recorder()
 
     def refuse(_trajectory: Trajectory) -> None:
@@ -91,20 +91,20 @@ async def test_an_error_of_the_consumer_ends_the_stream_and_closes_everything() 
         await scheduler.run(rollouts(50, taken), refuse)
     assert backend.live == 0
     assert len(taken) < 50
-    ended = {key for what, key in recorder.told if what == "finished"}
-    assert {key for what, key in recorder.told if what == "started"} == ended
+    ended = {key for event, key in recorder.told if event == "finished"}
+    assert {key for event, key in recorder.told if event == "started"} == ended
 
 
 class Temperatures(ChatScript):
-    """Submits at a temperature or above it; notes temperature and seed of every request."""
+    """Policy that submits at a temperature or above it, and looks at a file below it."""
 
     def __init__(self, submits_at: float) -> None:
         super().__init__([LOOK])
         self.submits_at = submits_at
 
     async def respond(self, request: ChatRequest) -> ChatResponse:
-        looking = await super().respond(request)
-        return ChatResponse(content=SUBMIT) if request.sampling.temperature >= self.submits_at else looking
+        response = await super().respond(request)
+        return ChatResponse(content=SUBMIT) if request.sampling.temperature >= self.submits_at else response
 
     @property
     def temperatures(self) -> list[float]:
@@ -124,12 +124,12 @@ async def test_a_rollout_is_repeated_at_other_temperatures_until_it_submits() ->
     assert len({request.seed for request in policy.requests}) == 13, "every attempt samples other tokens"
 
 
-async def test_the_last_attempt_is_kept_and_infrastructure_is_not_repeated() -> None:
+async def test_the_last_attempt_is_kept_and_infrastructure_failures_are_not_repeated() -> None:
     policy = Temperatures(9.0)
     scheduler = swe_scheduler(MemoryBackend(FILES), policy, retry_temperatures=(0.1, 0.2))
-    found: list[Trajectory] = []
-    await scheduler.run(rollouts(1), found.append)
-    assert (found[0].termination, found[0].attempts) == (TerminationReason.MAX_STEPS, 3)
+    finished: list[Trajectory] = []
+    await scheduler.run(rollouts(1), finished.append)
+    assert (finished[0].termination, finished[0].attempts) == (TerminationReason.MAX_STEPS, 3)
     assert policy.temperatures[-1] == 0.2
 
     async def dead(_command: str) -> ExecResult:
@@ -139,6 +139,6 @@ async def test_the_last_attempt_is_kept_and_infrastructure_is_not_repeated() -> 
         MemoryBackend(FILES, command=dead), TextPolicy([respond("execute_bash", cmd="true")]),
         sandbox=SandboxConfig(start_retries=0), retry_temperatures=(0.1, 0.2), grader=PatchGrader(),
     )  # fmt: skip
-    found.clear()
-    await scheduler.run(rollouts(1), found.append)
-    assert (found[0].termination, found[0].attempts) == (TerminationReason.ENV_ERROR, 1)
+    finished.clear()
+    await scheduler.run(rollouts(1), finished.append)
+    assert (finished[0].termination, finished[0].attempts) == (TerminationReason.ENV_ERROR, 1)

@@ -1,4 +1,4 @@
-"""Rollouts in workers: as in one process, whatever becomes of a worker."""
+"""Rollouts in workers: equal to those of one process, also after the loss of a worker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ GROUPS = [GroupRequest(row=make_row(name * 16), iteration=0, phase="train", size
 
 
 def shared_pool() -> SandboxPool:
-    """The run's pool; no sandbox is opened in it."""
+    """Return the pool of the run, in which no sandbox is opened."""
     return SandboxPool(MemoryBackend(), SandboxConfig())
 
 
@@ -57,7 +57,7 @@ def scheduler_over(
 
 
 def results(groups: Sequence[Group]) -> list[Trajectory]:
-    """The trajectories without what clocks say."""
+    """Return the trajectories without their times."""
     return [
         replace(
             trajectory,
@@ -69,8 +69,8 @@ def results(groups: Sequence[Group]) -> list[Trajectory]:
     ]
 
 
-class Held(TurnsPolicy):
-    """Answers second turns once it may."""
+class Gated(TurnsPolicy):
+    """Policy that answers second turns after ``may_go_on`` is set."""
 
     def __init__(self, texts: Sequence[str]) -> None:
         super().__init__(texts)
@@ -94,7 +94,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tokens", "messages"])
-async def test_rollouts_in_workers_are_those_of_one_process(kind: str) -> None:
+async def test_rollouts_in_workers_equal_those_of_one_process(kind: str) -> None:
     def policy() -> tuple[TurnsPolicy, Policy]:
         turns = TurnsPolicy(TURNS)
         return turns, in_bytes(turns) if kind == "tokens" else turns
@@ -114,14 +114,14 @@ async def test_rollouts_in_workers_are_those_of_one_process(kind: str) -> None:
         assert (pool.live, pool.starting, pool.waiting) == (0, 0, 0)
         assert (scheduler.acting, scheduler.grading) == (0, 0)
     for trajectory in recorder.finished:
-        told = recorder.of(trajectory.key)
-        assert told == ["started", "step 0", "step 1", "step 2", "finished"]
+        events = recorder.of(trajectory.key)
+        assert events == ["started", "step 0", "step 1", "step 2", "finished"]
         assert [phase for key, phase in recorder.phases if key == trajectory.key][-1] is None
 
 
-async def test_what_a_lost_worker_had_starts_anew_and_is_reported_once() -> None:
+async def test_rollouts_of_a_lost_worker_restart_and_are_reported_once() -> None:
     pool, recorder, launcher = shared_pool(), Recorder(), ThreadWorkers()
-    policy = Held(TURNS)
+    policy = Gated(TURNS)
     async with opened_workers(pool, PatchGrader(), launcher=launcher) as workers:
         scheduler = scheduler_over(workers, pool, policy, observer=recorder)
         collecting = asyncio.create_task(scheduler.collect(GROUPS))
@@ -141,7 +141,7 @@ async def test_what_a_lost_worker_had_starts_anew_and_is_reported_once() -> None
 
 
 async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> None:
-    pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
+    pool, recorder, policy = shared_pool(), Recorder(), Gated(TURNS)
     async with opened_workers(pool, PatchGrader()) as workers:
         scheduler = scheduler_over(workers, pool, policy, observer=recorder)
         collecting = asyncio.create_task(scheduler.collect(GROUPS))
@@ -155,7 +155,7 @@ async def test_cancelled_rollouts_close_their_sandboxes_and_are_reported() -> No
     assert all(len(t.steps) == 1 for t in recorder.finished)
 
 
-async def test_rollouts_begin_anew_when_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rollouts_restart_when_weights_change(monkeypatch: pytest.MonkeyPatch) -> None:
     waits = threading.Event()
 
     class Gate(asyncio.Event):
@@ -170,7 +170,7 @@ async def test_rollouts_begin_anew_when_weights_change(monkeypatch: pytest.Monke
         return opened
 
     monkeypatch.setattr(worker, "open_gate", gate)
-    pool, recorder, policy = shared_pool(), Recorder(), Held(TURNS)
+    pool, recorder, policy = shared_pool(), Recorder(), Gated(TURNS)
     async with opened_workers(pool, PatchGrader()) as workers:
         scheduler = scheduler_over(workers, pool, policy, observer=recorder)
         (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
@@ -185,7 +185,7 @@ async def test_rollouts_begin_anew_when_weights_change(monkeypatch: pytest.Monke
     assert recorder.of(request.key).count("started") == 2
 
 
-async def test_recorded_turns_are_repeated_in_workers() -> None:
+async def test_recorded_turns_are_replayed_in_workers() -> None:
     pool, first, second = shared_pool(), Recorder(), Recorder()
     (request,) = GroupRequest(row=make_row(), iteration=0, phase="train", size=1).rollouts()
     async with opened_workers(pool, PatchGrader()) as workers:
@@ -198,25 +198,25 @@ async def test_recorded_turns_are_repeated_in_workers() -> None:
     assert [turn.is_replayed for _, turn in second.turns] == [True, True, False]
 
 
-class EndsAtOnce(GuardedProcess):
+class EndedProcess(GuardedProcess):
     def start(self, command: Sequence[str], environment: Mapping[str, str], **_: Any) -> None:  # noqa: ARG002
         super().start((sys.executable, "-c", "raise SystemExit(7)"), environment)
 
 
-class Stillborn(LocalProcesses):
+class EndedProcesses(LocalProcesses):
     """Launcher of workers that end at once."""
 
     def create(self, number: int) -> GuardedProcess:  # noqa: ARG002
-        return EndsAtOnce()
+        return EndedProcess()
 
 
 async def test_workers_that_do_not_start_end_the_run_with_the_reason() -> None:
     with pytest.raises(WorkersLostError, match="rollout worker . did not start: it ended with code 7"):
-        async with opened_workers(shared_pool(), PatchGrader(), launcher=Stillborn()):
+        async with opened_workers(shared_pool(), PatchGrader(), launcher=EndedProcesses()):
             pass
 
 
-async def test_workers_that_are_silent_again_and_again_end_the_run_with_the_reason(
+async def test_repeatedly_silent_workers_end_the_run_with_the_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(worker, "BEAT_S", 999.0)
@@ -234,7 +234,7 @@ async def test_workers_that_are_silent_again_and_again_end_the_run_with_the_reas
     assert len(launcher.started) >= 6
 
 
-async def test_what_cannot_be_sent_loses_the_worker_and_not_the_rollouts(
+async def test_messages_that_cannot_be_sent_lose_the_worker_and_not_the_rollouts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     losses: list[str] = []
@@ -243,12 +243,12 @@ async def test_what_cannot_be_sent_loses_the_worker_and_not_the_rollouts(
         scheduler = swe_scheduler(pool, policy, workers=workers, observer=recorder)
         (await workers.choose()).send(lambda: None)
         groups = await scheduler.collect(GROUPS)
-    assert [one.reward for group in groups for one in group.trajectories] == [1.0] * 6
+    assert [trajectory.reward for group in groups for trajectory in group.trajectories] == [1.0] * 6
     assert len(losses) == 1
 
 
-async def test_a_worker_ends_itself_beyond_its_memory() -> None:
-    """In a process of its own."""
+async def test_a_worker_ends_itself_beyond_its_memory_limit() -> None:
+    """The worker has a process of its own, which it ends."""
     losses: list[str] = []
     async with opened_workers(
         shared_pool(), PatchGrader(), count=1, launcher=LocalProcesses(), memory_mb=1, on_loss=losses.append
@@ -265,9 +265,9 @@ async def test_a_worker_ends_itself_beyond_its_memory() -> None:
         (KeyError("x"), RuntimeError, "KeyError: 'x'"),
     ],
 )
-def test_errors_cross_as_the_nearest_class_that_a_message_is_enough_for(
+def test_errors_are_sent_as_the_nearest_class_built_from_a_message(
     error: Exception, kind: type[Exception], text: str
 ) -> None:
-    found = portable(error)
-    assert type(found) is kind
-    assert str(found) == text
+    sent = portable(error)
+    assert type(sent) is kind
+    assert str(sent) == text
