@@ -17,7 +17,7 @@ from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.types import TaskRow
 
-# Down twice, right once; right at once is a hole.
+# The way is down, down, right; the first square to the right is a hole.
 MAP = "PO_\n___\n_G_"
 LAKE: dict[str, Any] = {
     "size": 2,
@@ -29,7 +29,7 @@ LAKE: dict[str, Any] = {
     "warm_start_steps": 40,
     "warm_start_trajectories": 8,
 }
-"""A lake that even a hardly taught policy sometimes crosses."""
+"""A lake that even a barely trained policy sometimes crosses."""
 SMALL: dict[str, Any] = {
     **{f"environment.{name}": value for name, value in LAKE.items()},
     "trainer.iterations": 2,
@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
     "evaluation.samples": 6,
     "evaluation.every": None,
 }
-"""One rollout at a time: only then are a batch's last bits the same whatever else is sampled."""
+"""One rollout at a time, so that other rollouts in a batch cannot change the last bits."""
 
 
 def row_of(grid: str = MAP, *, slip_probability: float = 0.0) -> TaskRow:

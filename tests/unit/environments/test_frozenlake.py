@@ -1,4 +1,4 @@
-"""The lake's rules, and how its environment shows and judges them."""
+"""The rules of the lake, and the observations and grades of its environment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def walk(*directions: str, style: ObservationStyle = "compact") -> tuple[list[st
     return asyncio.run(play()), environment
 
 
-def test_the_edge_holds_back_and_costs_a_move() -> None:
+def test_moves_over_the_edge_keep_the_square_and_cost_a_move() -> None:
     lake = Lake(MAP, slip_probability=0, seed=0)
     for direction in ("up", "left"):
         assert lake.move(direction) == direction
@@ -59,15 +59,15 @@ def test_only_the_goal_is_a_success() -> None:
     assert "still on the way after 1 move" in grade.detail
 
 
-def test_full_observations_say_what_happened() -> None:
+def test_full_observations_describe_the_move() -> None:
     assert walk("down", style="full")[0] == ["You moved down. The lake:\n\n_O_\nP__\n_G_"]
     environment = FrozenLakeEnvironment(row_of(slip_probability=1.0), style="full", seed=1)
-    said = asyncio.run(environment.step(move("left"), timeout_s=1)).observation
-    assert said.startswith("You slipped and moved ")
+    observation = asyncio.run(environment.step(move("left"), timeout_s=1)).observation
+    assert observation.startswith("You slipped and moved ")
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.2, 2 / 3, 1.0])
-def test_slipping_goes_off_at_right_angles_evenly(probability: float) -> None:
+def test_slips_are_split_evenly_between_both_right_angles(probability: float) -> None:
     count = 2000
     field = "\n".join(["_" * 3, "_P_", "__G"])
     taken: Counter[str] = Counter()
@@ -82,7 +82,7 @@ def test_slipping_goes_off_at_right_angles_evenly(probability: float) -> None:
 # The words format
 
 
-def test_calls_in_words_come_back() -> None:
+def test_calls_in_words_round_trip() -> None:
     for direction in ("up", "down", "left", "right"):
         text = render_response("left up", move(direction), "words")
         parsed = parse(text, "words", LAKE_TOOLS)
@@ -107,13 +107,13 @@ def test_anything_but_one_move_is_an_error(text: str, error: str) -> None:
     assert error in parsed.error
 
 
-def test_words_cannot_express_free_text() -> None:
+def test_the_words_format_refuses_tools_with_free_text() -> None:
     with pytest.raises(ConfigError, match="'words' cannot express calls of file_editor, execute_bash"):
         load_prompt("compact_v1", "words", SWE_TOOLS)
 
 
 def lake_phrases() -> list[str]:
-    """The texts of a turn that the tokenizer holds as one token each, squares excepted."""
+    """Return the texts of a turn that are one token each, except for squares."""
     errors = (parse(text, "words", LAKE_TOOLS).error for text in ("", "move up move up"))
     return [
         "user\n",
@@ -127,11 +127,11 @@ def lake_phrases() -> list[str]:
     ]
 
 
-def test_the_tokenizer_knows_the_phrases_of_a_turn() -> None:
+def test_the_shipped_phrases_are_those_of_a_turn() -> None:
     assert json.loads((SHIPPED / "frozenlake" / "phrases.json").read_text()) == lake_phrases()
 
 
-def test_the_compact_protocol_is_short() -> None:
+def test_turns_of_the_compact_protocol_take_few_tokens() -> None:
     tokenizer = fresh_tokenizer("frozenlake")
     assert tokenizer.vocab_size <= ARCHITECTURES["frozenlake"].vocab_size
     for phrase in lake_phrases():

@@ -1,4 +1,4 @@
-"""Evaluations that sample with a server of others; it is a fake with our sampler in it."""
+"""Evaluations that sample with an attached server, a fake over the built-in sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Maps: solvable within bounds, the same everywhere, held-out ones never trained on."""
+"""Maps: solvable within bounds, equal on every machine, in disjoint splits."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def grids(draw: st.DrawFn) -> str:
 
 
 def relaxed(grid: str) -> int | None:
-    """Fewest moves from start to goal by Bellman's equation, repeated until nothing changes."""
+    """Return the fewest moves from start to goal by repeated updates of Bellman's equation."""
     field = squares(grid)
     cost = {square: 0 if symbol == "G" else 999 for square, symbol in field.items()}
     for _ in field:
@@ -47,16 +47,16 @@ def relaxed(grid: str) -> int | None:
                 near = [(row + d, column + r) for d, r in DIRECTIONS.values()]
                 best = min((cost[n] for n in near if n in field and field[n] != HOLE), default=999)
                 cost[row, column] = min(cost[row, column], best + 1)
-    found = next(cost[square] for square, symbol in field.items() if symbol == "P")
-    return None if found >= 999 else found
+    distance = next(cost[square] for square, symbol in field.items() if symbol == "P")
+    return None if distance >= 999 else distance
 
 
 @given(grids())
-def test_shortest_path_is_the_shortest(grid: str) -> None:
+def test_shortest_path_solves_bellmans_equation(grid: str) -> None:
     assert shortest_path(grid) == relaxed(grid)
 
 
-def test_a_way_around_is_found_however_long() -> None:
+def test_shortest_path_follows_long_detours() -> None:
     # A depth-first search with a bound on depth can mark squares as seen on a detour and refuse this one.
     snake = "P____\nOOOO_\n_____\n_OOOO\n____G"
     assert shortest_path(snake) == 16
@@ -67,7 +67,7 @@ def test_a_way_around_is_found_however_long() -> None:
 
 
 @given(st.integers(3, 6), st.integers(1, 3), st.integers(0, 3), st.integers(0, 10**6))
-def test_drawn_maps_keep_their_bounds(size: int, shortest: int, more: int, seed: int) -> None:
+def test_drawn_maps_are_within_their_bounds(size: int, shortest: int, more: int, seed: int) -> None:
     config = FrozenLakeConfig(size=size, min_path=shortest, max_path=shortest + more)
     grid = draw_grid(config, random.Random(seed))
     length = shortest_path(grid)
@@ -83,7 +83,7 @@ def test_splits_share_no_map_and_no_task() -> None:
     maps = {
         split: {r.task.metadata["grid"] for r in rows if r.split == split} for split in ("train", "heldout")
     }
-    assert {split: len(found) for split, found in maps.items()} == {"train": 300, "heldout": 100}
+    assert {split: len(distinct) for split, distinct in maps.items()} == {"train": 300, "heldout": 100}
     assert maps["train"].isdisjoint(maps["heldout"])
     assert len({row.task.id for row in rows}) == len({row.task.instance_id for row in rows}) == 400
     for row in rows:
@@ -91,9 +91,9 @@ def test_splits_share_no_map_and_no_task() -> None:
         assert row.answer.metadata["shortest_path"] == row.task.difficulty["shortest_path"]
 
 
-def test_the_same_settings_are_the_same_maps_on_every_machine() -> None:
+def test_equal_settings_give_equal_maps_on_every_machine() -> None:
     rows = frozenlake_rows(FrozenLakeConfig(train_maps=3, heldout_maps=2))
-    # The ids themselves: a change would silently change every run that is repeated or resumed.
+    # Pinned ids: other maps would silently change every repeated or resumed run.
     assert [row.task.id for row in rows] == IDS
     more = frozenlake_rows(FrozenLakeConfig(train_maps=5, heldout_maps=1))
     assert [row.task.id for row in more[:3]] == IDS[:3]
@@ -101,17 +101,17 @@ def test_the_same_settings_are_the_same_maps_on_every_machine() -> None:
     assert {row.task.id for row in rows}.isdisjoint(row.task.id for row in other)
 
 
-def test_settings_that_change_tasks_change_the_datasets_name() -> None:
+def test_settings_that_change_tasks_change_the_name_of_the_dataset() -> None:
     base = FrozenLakeConfig()
     for changes in ({"size": 5}, {"slip_probability": 0.1}, {"map_seed": 1}, {"heldout_maps": 65}):
         assert base.model_copy(update=changes).dataset_name != base.dataset_name
     assert base.model_copy(update={"expert_noise": 0.9}).dataset_name == base.dataset_name
 
 
-def test_impossible_settings_say_what_to_do() -> None:
+def test_impossible_settings_are_refused_with_the_remedy() -> None:
     with pytest.raises(DatasetError, match="environment.frozen_probability"):
         draw_grid(FrozenLakeConfig(size=2, min_path=3), random.Random(0))
-    # 12 places of start and goal, 4 of holes; 4 of them cut a diagonal off.
+    # 12 placements of start and goal times 4 of holes, less 4 without a path.
     with pytest.raises(DatasetError, match="only 44 different maps for the split 'train', not 99"):
         frozenlake_rows(FrozenLakeConfig(size=2, min_path=1, train_maps=99))
 
@@ -126,6 +126,6 @@ def test_impossible_settings_say_what_to_do() -> None:
         ({"agent.max_steps": 4}, "environment.max_path is 8"),
     ],
 )
-def test_wrong_settings_are_refused_before_anything_starts(changes: dict[str, object], message: str) -> None:
+def test_invalid_settings_are_refused_by_the_recipe(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         resolve("frozenlake", changes)

@@ -1,4 +1,4 @@
-"""FrozenLake through the scheduler and the agent loop, as every other environment."""
+"""FrozenLake rollouts through the scheduler and the agent loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def walker(*directions: str) -> TextPolicy:
     return TextPolicy([f"so move {direction}" for direction in directions])
 
 
-async def test_the_goal_is_reward_1() -> None:
+async def test_reaching_the_goal_gives_reward_1() -> None:
     group, recorder = await roll(walker("down", "down", "right"), row_of(), size=2)
     for trajectory in group.trajectories:
         assert trajectory.termination is TerminationReason.SUBMITTED
@@ -42,12 +42,12 @@ async def test_the_goal_is_reward_1() -> None:
             "down", "down", "right",
         ]  # fmt: skip
         assert [step.done for step in trajectory.steps] == [False, False, True]
-        told = ["started", "step 0", "step 1", "step 2", "finished"]
-        assert recorder.of(trajectory.key) == told
+        events = ["started", "step 0", "step 1", "step 2", "finished"]
+        assert recorder.of(trajectory.key) == events
     assert recorder.sandboxes == ["", ""]
 
 
-async def test_a_hole_is_the_agents_own_ending() -> None:
+async def test_falling_into_a_hole_gives_reward_0() -> None:
     group, _ = await roll(walker("right"), row_of())
     trajectory = group.trajectories[0]
     assert (trajectory.termination, trajectory.reward) == (TerminationReason.SUBMITTED, 0.0)
@@ -56,7 +56,7 @@ async def test_a_hole_is_the_agents_own_ending() -> None:
     assert trajectory.steps[-1].observation == "_X_\n___\n_G_\nYou fell into a hole after 1 move."
 
 
-async def test_siblings_slip_apart_and_again_the_same() -> None:
+async def test_siblings_slip_independently_and_reproducibly() -> None:
     lake = row_of("P_____\n" + "\n".join(["______"] * 4) + "\n_____G", slip_probability=0.5)
     policy = walker("right")
     first, _ = await roll(policy, lake, size=6)

@@ -1,4 +1,4 @@
-"""Warm start, training, evaluation and bench on FrozenLake, with the settings of seconds."""
+"""Warm start, training, evaluation and bench on FrozenLake, with small settings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def weights(folder: Path) -> str:
     return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
 
 
-def test_the_expert_is_seen_as_a_policy_would_be() -> None:
+def test_expert_episodes_have_the_form_of_rollouts() -> None:
     tokenizer = fresh_tokenizer("frozenlake")
     episodes = ExpertEpisodes(LAKE_CONFIG, AGENT, ChatML(tokenizer)).take(40)
     heldout = [str(r.task.metadata["grid"]) for r in frozenlake_rows(LAKE_CONFIG) if r.split == "heldout"]
@@ -55,15 +55,17 @@ def test_the_expert_is_seen_as_a_policy_would_be() -> None:
     assert again == episodes
 
 
-def test_the_warm_start_is_made_once_and_the_same_everywhere(home: Path, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
+def test_the_warm_start_is_cached_and_reproducible(home: Path, tmp_path: Path) -> None:
+    reported: list[tuple[int, int]] = []
     short = LAKE_CONFIG.model_copy(update={"warm_start_steps": 3})
-    folder = warm_start(short, AGENT, home=home, progress=lambda _m, done, total: told.append((done, total)))
+    folder = warm_start(
+        short, AGENT, home=home, progress=lambda _m, done, total: reported.append((done, total))
+    )
     assert folder is not None
-    assert told[-1] == (3, 3)
-    made = (folder / "model.safetensors").stat().st_mtime_ns
+    assert reported[-1] == (3, 3)
+    modified_ns = (folder / "model.safetensors").stat().st_mtime_ns
     assert warm_start(short, AGENT, home=home) == folder
-    assert (folder / "model.safetensors").stat().st_mtime_ns == made
+    assert (folder / "model.safetensors").stat().st_mtime_ns == modified_ns
     elsewhere = warm_start(short, AGENT, home=tmp_path)
     assert elsewhere is not None
     assert elsewhere.name == folder.name
@@ -80,11 +82,11 @@ def test_the_warm_start_is_made_once_and_the_same_everywhere(home: Path, tmp_pat
 
 @pytest.fixture(scope="module")
 def plain(home: Path) -> list[dict[str, Any]]:
-    """A training run of two iterations, evaluated before and after."""
+    """Return the events of a training run of two iterations, evaluated before and after."""
     return perform(home, "plain", small_run())
 
 
-def test_training_moves_the_weights_and_reports_everything(home: Path, plain: list[dict[str, Any]]) -> None:
+def test_training_changes_the_weights_and_emits_its_events(home: Path, plain: list[dict[str, Any]]) -> None:
     finished = [event for event in plain if event["type"] == "iteration_finished"]
     assert [event["iteration"] for event in finished] == [0, 1]
     assert sum(event["metrics"]["update/steps"] for event in finished) > 0, "no group had a signal"
@@ -101,7 +103,7 @@ def test_training_moves_the_weights_and_reports_everything(home: Path, plain: li
     assert {event["tool"] for event in steps} == {"move"}
 
 
-def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dict[str, Any]]) -> None:
+def test_evaluations_do_not_change_the_training_stream(home: Path, plain: list[dict[str, Any]]) -> None:
     often = perform(home, "often", small_run(**{"evaluation.every": 1, "evaluation.train_samples": 4}))
     assert sum(event["type"] == "evaluation_finished" for event in often) == 6
 
@@ -120,9 +122,7 @@ def test_evaluations_leave_the_training_stream_alone(home: Path, plain: list[dic
     assert evaluated.isdisjoint(trained)
 
 
-def test_an_evaluation_that_was_killed_has_the_numbers_of_one_go(
-    home: Path, plain: list[dict[str, Any]]
-) -> None:
+def test_a_resumed_evaluation_equals_an_uninterrupted_one(home: Path, plain: list[dict[str, Any]]) -> None:
     lake = {f"environment.{name}": value for name, value in LAKE.items()}
     policy = {"policy.checkpoint": "run:plain", "rollout.group_size": 4, "rollout.max_concurrent": 1}
     config = resolve("frozenlake-evaluate", {**lake, **policy})
@@ -132,11 +132,11 @@ def test_an_evaluation_that_was_killed_has_the_numbers_of_one_go(
     assert of_type(killed, "run_started")[1]["rollouts_kept"] == 7
     refs = [event["ref"] for event in of_type(killed, "trajectory_finished")]
     assert sorted(map(str, refs)) == sorted(str(e["ref"]) for e in of_type(whole, "trajectory_finished"))
-    (expected,), (found,) = (of_type(events, "evaluation_finished") for events in (whole, killed))
-    assert [entry["k"] for entry in found["pass_at_k"]] == [1, 2, 4]
+    (expected,), (resumed,) = (of_type(events, "evaluation_finished") for events in (whole, killed))
+    assert [entry["k"] for entry in resumed["pass_at_k"]] == [1, 2, 4]
     for part in ("pass_at_k", "solve_rate", "num_samples"):
-        assert found[part] == expected[part]
-    assert counted(found) == counted(expected)
+        assert resumed[part] == expected[part]
+    assert counted(resumed) == counted(expected)
     rewards = [
         {str(e["ref"]): e["reward"] for e in of_type(events, "trajectory_finished")}
         for events in (whole, killed)
@@ -145,7 +145,7 @@ def test_an_evaluation_that_was_killed_has_the_numbers_of_one_go(
 
 
 def counted(evaluation: dict[str, Any]) -> dict[str, float]:
-    """Return the metrics that are neither times nor of the machine."""
+    """Return the metrics except times and machine metrics."""
     metrics = evaluation["metrics"].items()
     measured = ("time/", "machine/")
     return {name: value for name, value in metrics if not (name.startswith(measured) or name.endswith("_ms"))}
