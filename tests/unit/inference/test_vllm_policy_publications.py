@@ -117,9 +117,7 @@ async def test_a_failed_publication_blocks_sampling_until_the_next_succeeds() ->
         rig.publisher.during = fail
         with pytest.raises(TrainerError, match="a rank ended"):
             await rig.policy.publish(1, NoWeights())
-        assert [(replica.state, replica.version) for replica in rig.replicas] == [
-            (ReplicaState.STARTING, None)
-        ] * 2
+        assert [(r.state, r.version) for r in rig.replicas] == [(ReplicaState.STARTING, None)] * 2
         later = asyncio.create_task(rig.policy.generate(make_request(turn=1)))
         await until(lambda: rig.policy._admission.num_waiting)
         rig.publisher.during = None

@@ -109,7 +109,7 @@ async def test_failed_starts_report_the_end_of_their_own_log(tmp_path: Path) -> 
     assert not server.is_alive()
 
 
-async def test_the_tail_of_an_empty_log_is_reported_as_such(tmp_path: Path) -> None:
+async def test_the_log_tail_reports_that_nothing_was_written(tmp_path: Path) -> None:
     server = VllmServer(make_command(), log=tmp_path / "log")
     assert server.log_tail() == "(nothing was written)"
 
