@@ -1,4 +1,4 @@
-"""Managing people on the admin pages: roles and passwords go through the services, the last admin stays."""
+"""User management on the admin pages: roles, passwords, and protection of the last administrator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def admin() -> Client:
     return client
 
 
-def test_a_person_is_made_with_a_role(admin: Client) -> None:
+def test_user_is_created_with_a_role(admin: Client) -> None:
     form = {"username": "eve", "usable_password": "true", "role": "operator"}
     form |= {"password1": "correct-horse-battery", "password2": "correct-horse-battery"}
     assert admin.post("/admin/auth/user/add/", form).status_code == 302
@@ -28,7 +28,7 @@ def test_a_person_is_made_with_a_role(admin: Client) -> None:
     assert sign_in(Client(), "eve", "correct-horse-battery")
 
 
-def test_role_password_and_access_are_changed(admin: Client) -> None:
+def test_user_role_password_and_access_can_be_changed(admin: Client) -> None:
     user = make_user("eve", Role.VIEWER)
     address = f"/admin/auth/user/{user.pk}/change/"
     weak = {"username": "eve", "email": "", "role": "operator", "new_password": "1234", "is_active": "on"}
@@ -41,7 +41,7 @@ def test_role_password_and_access_are_changed(admin: Client) -> None:
     assert not User.objects.get(pk=user.pk).is_active
 
 
-def test_the_last_admin_stays(admin: Client) -> None:
+def test_last_admin_cannot_be_demoted(admin: Client) -> None:
     user = User.objects.get(username="root")
     form = {"username": "root", "email": "", "role": "viewer", "new_password": "", "is_active": "on"}
     page = admin.post(f"/admin/auth/user/{user.pk}/change/", form, follow=True).content.decode()
@@ -49,8 +49,8 @@ def test_the_last_admin_stays(admin: Client) -> None:
     assert role_of(User.objects.get(pk=user.pk)) is Role.ADMIN
 
 
-def test_an_experiment_remembers_who_made_it(admin: Client) -> None:
+def test_experiment_records_its_creator(admin: Client) -> None:
     admin.post("/admin/webapp/experiment/add/", {"name": "first", "description": "why"})
-    made = Experiment.objects.get()
-    assert made.created_by is not None
-    assert made.created_by.username == "root"
+    experiment = Experiment.objects.get()
+    assert experiment.created_by is not None
+    assert experiment.created_by.username == "root"

@@ -1,4 +1,4 @@
-"""Checkpoints that exist, and their download."""
+"""List, download and offer of checkpoints whose files exist."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
     settings.TRAINYARD_HOME = before
 
 
-def saved(run: Run, iteration: int) -> None:
+def record_checkpoint(run: Run, iteration: int) -> None:
     Checkpoint.objects.create(
         run=run, iteration=iteration, policy_version=iteration, path="../../../etc", checksum="ab",
         saved_at=timezone.now(),
@@ -41,7 +41,7 @@ def saved(run: Run, iteration: int) -> None:
 def test_only_checkpoints_that_exist_are_listed_and_downloaded(home: Path) -> None:
     run, ada = make_run(), make_user("ada", Role.OPERATOR)
     for iteration in (1, 2, 3, 4):
-        saved(run, iteration)
+        record_checkpoint(run, iteration)
     root = home / "runs" / str(run.pk) / "checkpoints"
     for name in ("00001", "00002", ".pruned-00003"):
         (root / name / "shards").mkdir(parents=True)
@@ -57,7 +57,7 @@ def test_only_checkpoints_that_exist_are_listed_and_downloaded(home: Path) -> No
     page = client.get(f"/runs/{run.pk}/?tab=checkpoints").content.decode()
     assert "showing 1 of 4" in page
     listed = client.get(f"/api/v1/runs/{run.pk}/checkpoints").json()
-    assert [(one["iteration"], one["size"]) for one in listed] == [(1, 3_000_002)]
+    assert [(item["iteration"], item["size"]) for item in listed] == [(1, 3_000_002)]
     for address in (f"/runs/{run.pk}/checkpoints/1.zip", f"/api/v1/runs/{run.pk}/checkpoints/1"):
         parts = streamed(ada, address, {})
         assert max(map(len, parts)) < 2_000_000
@@ -65,8 +65,8 @@ def test_only_checkpoints_that_exist_are_listed_and_downloaded(home: Path) -> No
             name = f"run-{run.pk}-checkpoint-00001"
             assert archive.namelist() == [f"{name}/manifest.json", f"{name}/shards/weights"]
             assert archive.read(f"{name}/shards/weights") == b"w" * 3_000_000
-    trail = AuditEntry.objects.filter(action="checkpoint.export", run=run, actor=ada)
-    assert [entry.target for entry in trail] == ["checkpoint 1"] * 2
+    entries = AuditEntry.objects.filter(action="checkpoint.export", run=run, actor=ada)
+    assert [entry.target for entry in entries] == ["checkpoint 1"] * 2
     for missing in (2, 3, 4, 5):
         assert client.get(f"/runs/{run.pk}/checkpoints/{missing}.zip").status_code == 404
     client.force_login(make_user("eve", Role.VIEWER))
@@ -74,9 +74,9 @@ def test_only_checkpoints_that_exist_are_listed_and_downloaded(home: Path) -> No
     assert client.get(f"/api/v1/runs/{run.pk}/checkpoints/1").status_code == 403
 
 
-def complete(home: Path, run: Run, iteration: int) -> None:
-    """Save a checkpoint that exists."""
-    saved(run, iteration)
+def save_checkpoint(home: Path, run: Run, iteration: int) -> None:
+    """Record a checkpoint and write its manifest."""
+    record_checkpoint(run, iteration)
     folder = home / "runs" / str(run.pk) / "checkpoints" / f"{iteration:05}"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_text("{}")
@@ -86,8 +86,8 @@ def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
     first, second = make_run(name="alpha"), make_run(name="beta")
     archived = make_run()
     for run, iteration in ((first, 10), (archived, 5), (second, 20), (second, 40)):
-        complete(home, run, iteration)
-    saved(second, 30)
+        save_checkpoint(home, run, iteration)
+    record_checkpoint(second, 30)
     run_edits.archive(run=archived)
     Evaluation.objects.create(
         run=second, iteration=40, name="heldout", policy_version=1, num_samples=8, num_tasks=4, num_solved=2,
@@ -95,7 +95,7 @@ def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
     )  # fmt: skip
     offers = run_offers(draft(recipe="quickstart"))["policy.checkpoint"]
     a, b = f"{first.pk}/checkpoints/00010", f"{second.pk}/checkpoints"
-    assert [one.value for one in offers] == [
+    assert [offer.value for offer in offers] == [
         "builtin:quickstart", f"run:{second.pk}", f"{b}/00040", f"{b}/00020", f"run:{first.pk}", a,
     ]  # fmt: skip
     newest = offers[2].label
@@ -105,7 +105,7 @@ def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
     assert "held-out" not in offers[3].label
 
 
-def test_a_link_is_not_followed(tmp_path: Path) -> None:
+def test_zipped_files_refuses_symlinks(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/hostname")
     with pytest.raises(OSError, match="link"):
         list(zipped_files("x", [("link", tmp_path / "link")]))

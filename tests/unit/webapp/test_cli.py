@@ -1,4 +1,4 @@
-"""The tree of commands: names, help and JSON everywhere, errors with an exit status, the doctor."""
+"""Command tree: names, help and JSON output, exit statuses of errors, and the doctor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from webapp.supervisor.cli import services
 from webapp.supervisor.status import ServiceState, ServiceStatus, save_status
 
 SERVING = ("demo", "up")
-"""Commands that serve until they are interrupted and have nothing to print as JSON."""
+"""Commands that serve until they are interrupted and print no JSON."""
 COMMANDS = {
     "demo", "up", "quickstart", "doctor", "plan", "collect", "search",
     *(f"run {name}" for name in (
@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 def leaves(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
-    """Yield all commands below a group with their words."""
+    """Yield every command below a group with its full name."""
     children = getattr(command, "commands", None)
     if children is None:
         yield " ".join(path), command
@@ -63,7 +63,7 @@ def leaves(command: Any, *path: str) -> Iterator[tuple[str, Any]]:
 TREE = dict(leaves(typer.main.get_command(app)))
 
 
-def test_the_tree_has_every_command() -> None:
+def test_command_tree_has_exactly_the_expected_commands() -> None:
     assert set(TREE) == COMMANDS
 
 
@@ -103,20 +103,20 @@ def test_errors_have_a_message_and_an_exit_status() -> None:
     refused = command_result("run", "edit", make_run().pk, "--archive", "--restore")
     assert refused.status == 2
     assert "--archive and --restore exclude each other" in refused.errors
-    wrong = command_result("run", "launch", "quickstart", "--set", "seed")
-    assert wrong.errors == "Error: --set seed: expected KEY=VALUE\n"
-    choice = command_result("search", "x", "--place", "moon")
-    assert choice.status == 2
-    assert "'moon' is not one of steps, observations" in choice.errors
+    malformed = command_result("run", "launch", "quickstart", "--set", "seed")
+    assert malformed.errors == "Error: --set seed: expected KEY=VALUE\n"
+    unknown_choice = command_result("search", "x", "--place", "moon")
+    assert unknown_choice.status == 2
+    assert "'moon' is not one of steps, observations" in unknown_choice.errors
 
 
-def test_switches_that_exclude_each_other_are_refused() -> None:
+def test_mutually_exclusive_switches_are_refused() -> None:
     at_most_one(no_key=True, keep_key=False)
     with pytest.raises(typer.BadParameter, match="--no-key and --keep-key"):
         at_most_one(no_key=True, keep_key=True)
 
 
-def test_an_unreachable_database_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused\ndetails")
 
@@ -132,61 +132,61 @@ def test_an_unreachable_database_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Any) -> dict[str, Any]:
-    """Answers of the checks that run in processes, by backend; servers that answer."""
-    answers: dict[str, Any] = {"local": [], "docker": [{"severity": "error", "message": "no daemon"}]}
+    """Replace subprocess checks by results per sandbox backend; database and Redis respond."""
+    results: dict[str, Any] = {"local": [], "docker": [{"severity": "error", "message": "no daemon"}]}
 
     def run(command: list[str]) -> subprocess.CompletedProcess[str]:
         if "engine.sandbox" not in command:
             return subprocess.CompletedProcess(command, 1, "", "no cluster\n")
-        answer = answers[command[command.index("--backend") + 1]]
-        if isinstance(answer, Exception):
-            raise answer
-        return subprocess.CompletedProcess(command, int(bool(answer)), json.dumps(answer), "")
+        result = results[command[command.index("--backend") + 1]]
+        if isinstance(result, Exception):
+            raise result
+        return subprocess.CompletedProcess(command, int(bool(result)), json.dumps(result), "")
 
     settings.TRAINYARD_HOME = tmp_path
     for name in ("postgres_probe", "redis_probe"):
         monkeypatch.setattr(checks, name, lambda _url: lambda: "")
     monkeypatch.setattr(checks, "_run", run)
     monkeypatch.setattr(checks, "_gpu", lambda: checks.Finding("gpu", "absent", "none"))
-    return answers
+    return results
 
 
-def states() -> tuple[int, dict[str, tuple[str, str, str]]]:
+def run_doctor() -> tuple[int, dict[str, tuple[str, str, str]]]:
     result = command_result("doctor", "--json")
     rows = json.loads(result.output)
     return result.status, {row["name"]: (row["state"], row["reason"], row["remedy"]) for row in rows}
 
 
 @pytest.mark.django_db
-def test_the_doctor_accepts_one_backend_that_works(checked: dict[str, Any]) -> None:
-    status, found = states()
-    assert status == 0, found
-    assert found["sandboxes: local"][0] == "ok"
-    assert found["sandboxes: docker"][:2] == ("warning", "no daemon")
-    assert found["python"][0] == found["disk"][0] == found["migrations"][0] == "ok"
-    assert found["services"][0] == "warning"
-    assert "trainyard up" in found["services"][2]
+def test_doctor_accepts_one_working_sandbox_backend(checked: dict[str, Any]) -> None:
+    status, findings = run_doctor()
+    assert status == 0, findings
+    assert findings["sandboxes: local"][0] == "ok"
+    assert findings["sandboxes: docker"][:2] == ("warning", "no daemon")
+    assert findings["python"][0] == findings["disk"][0] == findings["migrations"][0] == "ok"
+    assert findings["services"][0] == "warning"
+    assert "trainyard up" in findings["services"][2]
     assert "warning  sandboxes: docker: no daemon → " in run_command("doctor")
 
 
 @pytest.mark.django_db
-def test_the_doctor_fails_where_something_needed_is_broken(
+def test_doctor_fails_when_a_required_service_is_broken(
     checked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     checked["local"] = PreflightError("the check did not end within 90 s")
-    status, found = states()
-    assert (status, found["sandboxes: local"][:2]) == (1, ("error", "the check did not end within 90 s"))
+    status, findings = run_doctor()
+    assert (status, findings["sandboxes: local"][:2]) == (1, ("error", "the check did not end within 90 s"))
     checked["local"] = []
     down = ServiceStatus(name="worker", state=ServiceState.DOWN, since=0.0, reason="exit code 1")
     save_status(tmp_path, [down])
-    status, found = states()
-    assert (status, found["service: worker"][:2]) == (1, ("error", "exit code 1"))
+    status, findings = run_doctor()
+    assert (status, findings["service: worker"][:2]) == (1, ("error", "exit code 1"))
     save_status(tmp_path, [])
     monkeypatch.setattr(checks, "postgres_probe", lambda _url: lambda: "refused")
     monkeypatch.setenv("DATABASE_URL", "postgresql://elsewhere/x")
-    status, found = states()
-    assert (status, found["database"][:2]) == (1, ("error", "refused"))
-    assert "migrations" not in found
+    status, findings = run_doctor()
+    assert (status, findings["database"][:2]) == (1, ("error", "refused"))
+    assert "migrations" not in findings
 
 
 @pytest.mark.django_db
@@ -199,7 +199,7 @@ def test_the_doctor_checks_the_launcher_of_a_recipe(checked: dict[str, Any]) -> 
 # --- services ------------------------------------------------------------------------------------
 
 
-def test_the_demo_forwards_the_quickstart_and_ends_with_its_json(
+def test_demo_forwards_the_quickstart_output_and_exit_status(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "python"

@@ -9,7 +9,7 @@ from webapp.rollouts.contexts.diffs import code_lines
 from webapp.rollouts.contexts.highlighting import highlighted
 
 
-def test_code_that_takes_a_lexer_too_long_is_plain_and_so_is_what_follows_for_a_while(
+def test_slow_highlighting_falls_back_to_plain_text_and_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(highlighting, "_resumes_at", 0.0)
@@ -27,10 +27,10 @@ def test_code_that_takes_a_lexer_too_long_is_plain_and_so_is_what_follows_for_a_
 
 
 @pytest.mark.parametrize("path", ["a.ahk", "a.ezt", "a.feature", "a.n", "a", "py"])
-def test_lexers_of_other_languages_are_not_used(path: str) -> None:
+def test_lexers_of_unsupported_languages_are_not_used(path: str) -> None:
     assert highlighted(["x = 1"], path) is None
 
 
-def test_lines_that_end_otherwise_are_plain() -> None:
+def test_highlighting_ignores_trailing_and_rejects_inner_carriage_returns() -> None:
     assert code_lines(["x = 1\ry = 2"], "a.py") == code_lines(["x = 1\ry = 2"], "a.txt")
     assert highlighted(["x = 1\r", "y = 2\r"], "a.py") == highlighted(["x = 1", "y = 2"], "a.py")

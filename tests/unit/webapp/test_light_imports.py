@@ -1,4 +1,4 @@
-"""Processes of pages and commands never load the machine-learning stack and stay small (DESIGN §2, §8)."""
+"""Web and command processes load no machine-learning libraries and stay small (DESIGN §2, §8)."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ print(json.dumps({"heavy": heavy, "mb": peak / 1024}))
 
 
 @pytest.mark.parametrize("modules", [["webapp.urls", "webapp.asgi"], ["webapp.cli"]], ids=["web", "command"])
-def test_the_process_has_no_torch_in_memory_and_is_small(modules: list[str]) -> None:
+def test_process_loads_no_machine_learning_libraries_and_stays_small(modules: list[str]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROBE, *modules],
         capture_output=True, text=True, check=False, env=dict(os.environ),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["heavy"] == []
-    assert found["mb"] <= 200
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["heavy"] == []
+    assert report["mb"] <= 200

@@ -1,4 +1,4 @@
-"""What pages do, the API and commands do too: alerts, text search, experiments, overlays."""
+"""Parity of pages, API and commands: alerts, text search, experiments, run comparison."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     assert lines[-1].endswith(f"of {answer['total']} trajectories")
 
 
-def test_unsearchable_words_are_refused() -> None:
+def test_invalid_search_queries_are_refused() -> None:
     client = signed_in(Role.VIEWER)
     for filters in ({"q": "a\x00b"}, {"task": "a\x00b"}, {"q": "x" * 201}):
         assert client.get("/api/v1/trajectories", filters).status_code == 422
@@ -77,15 +77,15 @@ def test_unsearchable_words_are_refused() -> None:
         run_command("search", "x" * 201)
 
 
-def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:
+def test_experiments_are_listed_created_and_filter_runs(yard: Yard) -> None:
     admin = signed_in(Role.ADMIN)
     created = admin.post("/api/v1/experiments", {"name": "sweep"}, "application/json")
     assert (created.status_code, created.json()["name"]) == (201, "sweep")
     assert admin.post("/api/v1/experiments", {"name": "sweep"}, "application/json").status_code == 422
-    counts = {one["name"]: one["num_runs"] for one in admin.get("/api/v1/experiments").json()}
+    counts = {experiment["name"]: experiment["num_runs"] for experiment in admin.get("/api/v1/experiments").json()}
     assert counts == {yard.experiment.name: 1, "sweep": 0}
-    chosen = admin.get(f"/api/v1/runs?experiment={yard.experiment.pk}").json()
-    assert [item["id"] for item in chosen["items"]] == [yard.run.pk]
+    filtered = admin.get(f"/api/v1/runs?experiment={yard.experiment.pk}").json()
+    assert [item["id"] for item in filtered["items"]] == [yard.run.pk]
     assert "other · 0 runs, 0 active · why\n" in run_command(
         "experiment", "create", "other", "--description", "why"
     )
@@ -96,21 +96,21 @@ def test_experiments_are_listed_created_and_select_runs(yard: Yard) -> None:
         run_command("run", "list", "--experiment", "none")
 
 
-def test_runs_are_laid_over_each_other(yard: Yard) -> None:
+def test_run_comparison_is_the_same_on_page_api_and_command(yard: Yard) -> None:
     other = make_run(**{"trainer.iterations": 7})
     client = signed_in(Role.VIEWER)
     runs = f"{yard.run.pk},{other.pk}"
-    found = client.get(f"/api/v1/runs/compare?runs={runs}").json()
-    assert found["runs"] == [yard.run.pk, other.pk]
-    iterations = {row["key"]: row["values"] for row in found["differences"]}["trainer.iterations"]
+    comparison = client.get(f"/api/v1/runs/compare?runs={runs}").json()
+    assert comparison["runs"] == [yard.run.pk, other.pk]
+    iterations = {row["key"]: row["values"] for row in comparison["differences"]}["trainer.iterations"]
     assert iterations[1] == "7"
-    assert "reward/mean" in found["metrics"]
+    assert "reward/mean" in comparison["metrics"]
     page = client.get(f"/runs/series/?runs={runs}&keys=reward/mean").json()
     assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=reward/mean").json() == page
-    told = json.loads(run_command("run", "compare", yard.run.pk, other.pk, "--metric", "reward/mean"))
-    assert (told["differences"], told["series"]) == (found["differences"], page["runs"])
-    for wrong in ("none", "999999", "", ",".join(map(str, range(1, 13)))):
-        assert client.get(f"/api/v1/runs/compare?runs={wrong}").status_code == 422
+    printed = json.loads(run_command("run", "compare", yard.run.pk, other.pk, "--metric", "reward/mean"))
+    assert (printed["differences"], printed["series"]) == (comparison["differences"], page["runs"])
+    for invalid in ("none", "999999", "", ",".join(map(str, range(1, 13)))):
+        assert client.get(f"/api/v1/runs/compare?runs={invalid}").status_code == 422
     assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=x&x=moon").status_code == 422
     with pytest.raises(CommandFailedError, match="name 1 to 10 runs, not 'none'"):
         run_command("run", "compare", "none")

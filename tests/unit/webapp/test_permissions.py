@@ -1,4 +1,4 @@
-"""Who may do what: one table of roles over every page and every route of the API."""
+"""Permissions: the least role for every page and every route of the API."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPERATORS = {
     "dataset-validate", "task-quarantine",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove"}
-"""Pages by the least role that opens them; every other one is for viewers."""
+"""Pages by the least role that opens them; viewers open all other pages."""
 ENGINES = {f"POST /runs/{{int:run_id}}/{name}" for name in ("events", "heartbeat", "secrets")}
 API_OPERATORS = {
     "POST /runs",
@@ -56,7 +56,7 @@ API_ADMINISTRATORS = {
 
 
 def patterns(resolver: URLResolver | None = None) -> Iterator[URLPattern]:
-    """Yield the addresses of all pages but those of the admin site."""
+    """Yield the URL patterns of all pages outside of the admin site."""
     for entry in (resolver or get_resolver()).url_patterns:
         if isinstance(entry, URLResolver):
             if entry.namespace not in ("admin", "api"):
@@ -76,7 +76,7 @@ def known_arguments(yard: Yard) -> dict[str, Any]:
 
 
 def arguments(pattern: URLPattern, yard: Yard) -> dict[str, Any]:
-    """Return the arguments of a page's address that lead to rows of a yard."""
+    """Return URL arguments of a page that address rows of a yard."""
     known = known_arguments(yard)
     return {name: known[name] for name in pattern.pattern.converters}
 
@@ -91,7 +91,7 @@ ROLES = (None, *Role)
 
 
 def roles_up_to(least: Role) -> Iterator[Role | None]:
-    """Yield everybody whose request is refused, and the least role; others open all pages elsewhere."""
+    """Yield all roles below the least sufficient role, then that role."""
     for role in ROLES:
         yield role
         if role is least:
@@ -113,7 +113,7 @@ def test_every_page_is_open_to_its_roles_only() -> None:
             continue
         assert (anonymous.status_code, anonymous.headers["Location"][:13]) == (302, "/login/?next="), name
         least = least_role(name, OPERATORS, ADMINISTRATORS)
-        opened = (404,) if name == "run-checkpoint" else (200, 405)  # no checkpoint is on this disk
+        opened = (404,) if name == "run-checkpoint" else (200, 405)  # the disk has no checkpoint
         for role in roles_up_to(least):
             expected = opened if role is least else (403,)
             assert clients[role].get(address).status_code in expected, (name, role)
@@ -121,7 +121,7 @@ def test_every_page_is_open_to_its_roles_only() -> None:
                 assert Client().post(address).status_code == 302, name
 
 
-def test_operators_change_their_own_runs_and_administrators_all() -> None:
+def test_operators_change_their_own_runs_and_administrators_all_runs() -> None:
     """Cover every POST of pages and API that changes a run or an alert."""
     yard = make_yard(iterations=1, group_size=2)
     owner, admin, other = signed_in(Role.OPERATOR), signed_in(Role.ADMIN), signed_in(Role.OPERATOR, "eve")
@@ -138,7 +138,7 @@ def test_operators_change_their_own_runs_and_administrators_all() -> None:
     written = [name for name in operations if re.match(r"POST /(runs|alerts)/{int:\w+}/", name)]
     read = {"clone", "what-if", *(name.rpartition("/")[2] for name in ENGINES)}
     changing += [
-        re.sub(r"{(?:\w+:)?(\w+)}", lambda found: str(known[found[1]]), f"/api/v1{name[5:]}")
+        re.sub(r"{(?:\w+:)?(\w+)}", lambda match: str(known[match[1]]), f"/api/v1{name[5:]}")
         for name in written
         if name.rpartition("/")[2] not in read
     ]
@@ -151,9 +151,9 @@ def test_operators_change_their_own_runs_and_administrators_all() -> None:
         for address in changing:
             answered = client.post(address, "{}", content_type="application/json")
             assert answered.status_code in (200, 302, 409), address
-    for client, whose in ((owner, None), (admin, "user-operator")):
-        client.post(f"/api/v1/runs/{yard.run.pk}/edit", {"notes": f"for {whose}"}, "application/json")
-        assert AuditEntry.objects.filter(action="run.edit").latest("id").changes.get("owner") == whose
+    for client, logged_owner in ((owner, None), (admin, "user-operator")):
+        client.post(f"/api/v1/runs/{yard.run.pk}/edit", {"notes": f"for {logged_owner}"}, "application/json")
+        assert AuditEntry.objects.filter(action="run.edit").latest("id").changes.get("owner") == logged_owner
 
 
 def test_pages_name_the_owner_and_disable_controls_for_others() -> None:
@@ -164,14 +164,14 @@ def test_pages_name_the_owner_and_disable_controls_for_others() -> None:
         page = client.get(address).content.decode()
         assert "was created by a command: only administrators may change it" in page
     hand_over("user-operator")
-    for client, may in ((owner, True), (admin, True), (other, False)):
+    for client, is_allowed in ((owner, True), (admin, True), (other, False)):
         page, overview = client.get(address).content.decode(), client.get("/").content.decode()
-        assert ("belongs to user-operator" in page) is not may
-        assert ('id="edit-run"' in page) is may
-        assert (re.search(r"<button[^>]*disabled[^>]*>Stop<", page) is None) is may
+        assert ("belongs to user-operator" in page) is not is_allowed
+        assert ('id="edit-run"' in page) is is_allowed
+        assert (re.search(r"<button[^>]*disabled[^>]*>Stop<", page) is None) is is_allowed
         acknowledge = f"/alerts/{yard.run.alerts.get().pk}/acknowledge/"
-        assert (acknowledge in page) is may
-        assert (acknowledge in overview) is may
+        assert (acknowledge in page) is is_allowed
+        assert (acknowledge in overview) is is_allowed
 
 
 def api_operations() -> Iterator[tuple[str, str]]:
@@ -189,10 +189,10 @@ def test_every_route_of_the_api_is_open_to_its_roles_only() -> None:
     clients = {role: signed_in(role) for role in ROLES}
     hand_over("user-operator")
     operations = list(api_operations())
-    assert {" ".join(one) for one in operations} >= ENGINES | API_OPERATORS | API_ADMINISTRATORS
+    assert {" ".join(operation) for operation in operations} >= ENGINES | API_OPERATORS | API_ADMINISTRATORS
     for method, path in operations:
         name = f"{method} {path}"
-        address = "/api/v1" + re.sub(r"{(?:\w+:)?(\w+)}", lambda found: str(known[found[1]]), path)
+        address = "/api/v1" + re.sub(r"{(?:\w+:)?(\w+)}", lambda match: str(known[match[1]]), path)
 
         def status(client: Client, method: str = method, address: str = address) -> int:
             return client.generic(method, address, "{}", content_type="application/json").status_code
@@ -207,7 +207,7 @@ def test_every_route_of_the_api_is_open_to_its_roles_only() -> None:
                 assert (answered not in (401, 403)) == (role is least), (name, role)
 
 
-def test_what_a_viewer_is_refused_changes_nothing() -> None:
+def test_viewers_cannot_control_runs() -> None:
     yard = make_yard(iterations=1, group_size=2)
     viewer = signed_in(Role.VIEWER)
     page = viewer.get(f"/runs/{yard.run.pk}/").content.decode()
@@ -227,7 +227,7 @@ def test_only_administrators_enter_the_admin_pages() -> None:
         assert client.get(address).status_code == 200, address
 
 
-def test_answers_are_for_operators() -> None:
+def test_gold_patches_are_visible_to_operators_only() -> None:
     yard = make_yard(iterations=1, group_size=2)
     key = yard.tasks[0].key
     addresses = (
@@ -240,14 +240,14 @@ def test_answers_are_for_operators() -> None:
         assert "# gold" in signed_in(Role.OPERATOR).get(address).content.decode()
 
 
-def test_the_highest_of_a_users_roles_counts() -> None:
+def test_highest_role_of_a_user_counts() -> None:
     user = make_user("ada", Role.VIEWER)
     for name in (Role.OPERATOR, "others"):
         user.groups.add(Group.objects.get_or_create(name=name)[0])
     assert role_of(user) is Role.OPERATOR
 
 
-def test_tokens_have_the_role_of_their_person() -> None:
+def test_api_tokens_have_the_role_of_their_user() -> None:
     for role, status in ((Role.VIEWER, 200), (None, 403)):
         user = make_user(f"token-{role}", Role.VIEWER)
         token = accounts.create_token(user=user, name="t")

@@ -13,17 +13,17 @@ from webapp.rollouts.contexts.diffs import EDIT_LINES, LINE_CHARS, added_diff, e
 TAGS = re.compile(r"<[^>]*>")
 
 
-def shown(html: str) -> str:
+def without_tags(html: str) -> str:
     return TAGS.sub("", html)
 
 
-def test_plain_text_is_escaped_and_unchanged() -> None:
+def test_plain_text_is_escaped_and_otherwise_unchanged() -> None:
     assert printed("a < b && \"c\" 'd'\n\tx") == "a &lt; b &amp;&amp; &quot;c&quot; &#x27;d&#x27;\n\tx"
     assert printed("one\r\ntwo") == "one\ntwo"
     assert printed("naïve 日本 שלום 👩\u200d💻") == "naïve 日本 שלום 👩\u200d💻"
 
 
-def test_colours_are_classes_of_a_fixed_list() -> None:
+def test_colours_become_classes_of_a_fixed_list() -> None:
     assert printed("\x1b[31mred\x1b[0m") == '<span class="a-fg1">red</span>'
     assert printed("\x1b[1;4;97;44mx\x1b[22;39mY\x1b[mz") == (
         '<span class="a-bold a-underline a-fg15 a-bg4">x</span><span class="a-underline a-bg4">Y</span>z'
@@ -44,7 +44,7 @@ def test_colours_are_classes_of_a_fixed_list() -> None:
         "<scr\u200bipt>\x00\x1b[8mhidden",
     ],
 )
-def test_hostile_sequences_are_text(hostile: str) -> None:
+def test_hostile_sequences_are_rendered_as_text(hostile: str) -> None:
     html = printed(hostile)
     tags = TAGS.findall(html)
     assert all(re.fullmatch(r'</span>|<span class="[a-z0-9 -]+"( title="[^"<>]*")?>', tag) for tag in tags), (
@@ -60,21 +60,21 @@ def test_hidden_characters_are_named_and_have_no_effect() -> None:
         assert character not in html
     assert 'title="U+202E RIGHT-TO-LEFT OVERRIDE"' in html
     assert "and 2 more hidden characters" in html
-    assert "U+200B U+200B U+200B +2" in shown(html)
-    assert "␍" in shown(printed("10%\r20%"))
-    assert "␇" in shown(printed("\x07"))
+    assert "U+200B U+200B U+200B +2" in without_tags(html)
+    assert "␍" in without_tags(printed("10%\r20%"))
+    assert "␇" in without_tags(printed("\x07"))
     assert 'title="\\x1b[2K"' in printed("\x1b[2K")
     assert "\U000e0041" not in printed("tag\U000e0041")
 
 
-def test_marks_are_put_into_highlighted_code() -> None:
+def test_hidden_characters_are_marked_in_highlighted_code() -> None:
     diff = edit_diff("x = 1", "x = '\u202e<b>'  # \u2066", "a.py")
-    assert "U+202E" in shown(diff.lines[1].html)
+    assert "U+202E" in without_tags(diff.lines[1].html)
     assert "<b>" not in diff.lines[1].html
     assert "hidden-char" in str(added_diff("a\u200bb", "a.py").lines[0].html)
 
 
-def test_many_hostile_sequences_take_time_in_proportion_to_their_length() -> None:
+def test_hostile_sequences_are_rendered_in_linear_time() -> None:
     def cost(text: str) -> float:
         began = time.thread_time()
         printed(text)
@@ -109,13 +109,13 @@ def test_unchanged_parts_of_a_long_edit_are_folded() -> None:
     changed = [*lines[:700], "new", *lines[701:]]
     diff = edit_diff("\n".join(lines), "\n".join(changed), "a.txt")
     assert [line.sign for line in diff.lines] == ["", " ", " ", " ", "-", "+", " ", " ", " ", ""]
-    assert shown(diff.lines[0].html) == "… 697 unchanged lines"
+    assert without_tags(diff.lines[0].html) == "… 697 unchanged lines"
     assert (diff.num_lines, diff.num_shown, diff.cut) == (1_001, 1_001, False)
 
 
-def test_a_long_line_is_cut_and_counted() -> None:
+def test_long_lines_are_cut_and_the_rest_is_counted() -> None:
     diff = added_diff("x" * 5_000, "a.js")
-    assert len(shown(diff.lines[0].html)) < LINE_CHARS + 40
+    assert len(without_tags(diff.lines[0].html)) < LINE_CHARS + 40
     assert "4,000 more characters" in diff.lines[0].html
     patch = patch_diff("--- a/x\n+++ b/x\n@@ -0,0 +1,1 @@\n+" + "y" * 5_000)
     assert patch is not None

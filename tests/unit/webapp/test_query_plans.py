@@ -1,4 +1,4 @@
-"""Plans of queries that pages repeat while a run goes, over tables of many rows."""
+"""Query plans of repeated page queries over large tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MANY = 4_000
 
 @pytest.fixture
 def run() -> Run:
-    """A collection with many paid trajectories with token ids, known to the planner."""
+    """Create a collection with many costs and token ids, analyzed for the query planner."""
     now = timezone.now()
     run = Run.objects.create(name="large", kind="rollout", state="running")
     group = Group.objects.create(run=run, phase="train", iteration=0, task_key="t", size=MANY, started_at=now)
@@ -47,16 +47,16 @@ def test_repeated_queries_of_a_large_run_read_indexes(run: Run) -> None:
         rows, total = trajectories.newest(run.pk, limit=MANY)
     assert total == MANY
     assert [row.index for row in rows if not row.has_token_ids] == [0]  # type: ignore[attr-defined]
-    found = plan(captured.captured_queries[0]["sql"])
-    assert "Index Only Scan using webapp_tokenblob_pkey" in found, found
-    assert "Seq Scan on webapp_tokenblob" not in found, found
+    explained = plan(captured.captured_queries[0]["sql"])
+    assert "Index Only Scan using webapp_tokenblob_pkey" in explained, explained
+    assert "Seq Scan on webapp_tokenblob" not in explained, explained
     with CaptureQueriesContext(connection) as captured:
         counts = iterations.live_counts(run)
     assert (counts.running, counts.total, counts.cost) == (1, MANY, 25.0)
     assert counts.cached_tokens == MANY // 2
     with connection.cursor() as cursor:
-        # Without VACUUM, which a transaction excludes, the planner takes index-only scans for expensive ones.
+        # VACUUM cannot run in a transaction; without it the planner overestimates index-only scans.
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
     for query in captured.captured_queries:
-        found = plan(query["sql"])
-        assert "Index Only Scan" in found or "trajectory_live" in found, found
+        explained = plan(query["sql"])
+        assert "Index Only Scan" in explained or "trajectory_live" in explained, explained

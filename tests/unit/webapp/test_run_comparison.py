@@ -1,4 +1,4 @@
-"""Runs laid over each other: what is asked for, the buckets, what differs."""
+"""Run comparison: selection of runs, buckets of charts, and differing settings."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def viewer() -> Client:
 
 
 def trained(iterations: int, **overrides: object) -> Run:
-    """A run whose iteration i took an hour, had reward i and trained on ten tokens."""
+    """Create a run whose iteration i took an hour, had reward i and trained on ten tokens."""
     run = make_run(**overrides)
     Run.objects.filter(pk=run.pk).update(running_at=BEGAN)
     Iteration.objects.bulk_create(
@@ -45,27 +45,27 @@ def trained(iterations: int, **overrides: object) -> Run:
 def test_short_runs_are_drawn_point_by_point_on_every_axis() -> None:
     run, other = trained(3), trained(1)
     for axis, x in ((Axis.ITERATION, [0, 1, 2]), (Axis.TIME, [1, 2, 3]), (Axis.TOKENS, [10, 20, 30])):
-        found = bucketed([run.pk, other.pk], ["reward/mean", "entropy/mean"], axis=axis, spread=True)
-        assert found[run.pk].x == x
-        assert found[run.pk].mean == {"reward/mean": [0, 1, 2], "entropy/mean": [None] * 3}
-        assert found[run.pk].low["reward/mean"] == found[run.pk].high["reward/mean"] == [0, 1, 2]
-        assert found[other.pk].x == x[:1]
+        series = bucketed([run.pk, other.pk], ["reward/mean", "entropy/mean"], axis=axis, spread=True)
+        assert series[run.pk].x == x
+        assert series[run.pk].mean == {"reward/mean": [0, 1, 2], "entropy/mean": [None] * 3}
+        assert series[run.pk].low["reward/mean"] == series[run.pk].high["reward/mean"] == [0, 1, 2]
+        assert series[other.pk].x == x[:1]
     part = bucketed([run.pk], ["reward/mean"], axis=Axis.TOKENS, low=15, high=25)
     assert part[run.pk].mean == {"reward/mean": [1]}
     assert bucketed([make_run().pk], ["reward/mean"]).popitem()[1].x == []
 
 
-def test_long_runs_are_drawn_in_buckets_that_stay() -> None:
+def test_long_runs_are_drawn_in_stable_buckets() -> None:
     run = trained(40)
-    found = bucketed([run.pk], ["reward/mean"], buckets=16, spread=True)[run.pk]
-    assert found.x == [3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
-    assert found.mean["reward/mean"][:2] == [1.5, 5.5]
-    assert (found.low["reward/mean"][1], found.high["reward/mean"][1]) == (4, 7)
+    series = bucketed([run.pk], ["reward/mean"], buckets=16, spread=True)[run.pk]
+    assert series.x == [3, 7, 11, 15, 19, 23, 27, 31, 35, 39]
+    assert series.mean["reward/mean"][:2] == [1.5, 5.5]
+    assert (series.low["reward/mean"][1], series.high["reward/mean"][1]) == (4, 7)
     with_tail = bucketed([run.pk], ["reward/mean"], buckets=16, tail=3)[run.pk]
-    assert with_tail.x == [*found.x[:9], 36, 37, 38, 39]
+    assert with_tail.x == [*series.x[:9], 36, 37, 38, 39]
     Iteration.objects.filter(run=run, index=39).delete()
     before = bucketed([run.pk], ["reward/mean"], buckets=16, tail=3)[run.pk]
-    assert before.x == [*found.x[:9], 36, 37, 38]
+    assert before.x == [*series.x[:9], 36, 37, 38]
     assert before.mean["reward/mean"] == with_tail.mean["reward/mean"][:-1]
     part = bucketed([run.pk], ["reward/mean"], buckets=16, low=8, high=20)[run.pk]
     assert part.x == list(range(8, 21)), "a part is drawn in detail"
@@ -80,11 +80,11 @@ def test_evaluations_are_drawn_with_their_intervals() -> None:
             finished_at=BEGAN + iteration * HOUR,
         )  # fmt: skip
     for axis, x in ((Axis.ITERATION, [0, 2]), (Axis.TIME, [0, 2]), (Axis.TOKENS, [0, 20])):
-        found = evaluated([run.pk], "heldout", axis=axis)[run.pk]
-        assert (found.x, found.low["eval:heldout"]) == (x, [0.1, 0.1])
+        series = evaluated([run.pk], "heldout", axis=axis)[run.pk]
+        assert (series.x, series.low["eval:heldout"]) == (x, [0.1, 0.1])
 
 
-def test_settings_that_differ_are_named() -> None:
+def test_differing_settings_are_listed() -> None:
     base = {"name": "a", "seed": 1, "trainer": {"rate": 0.1, "steps": 5}}
     other = {"name": "b", "seed": 1, "trainer": {"rate": 0.2}, "policy": {"type": "noop"}}
     rows, equal = compare_settings([base, other, base])
@@ -97,12 +97,12 @@ def test_settings_that_differ_are_named() -> None:
     assert compare_settings([base, base]) == ((), 3)
 
 
-def test_runs_are_chosen_by_address(viewer: Client) -> None:
+def test_compared_runs_are_selected_by_the_address(viewer: Client) -> None:
     first, second = trained(2, seed=1), trained(3, seed=2)
-    boxes = viewer.get(f"/runs/compare/?run={second.pk}&run={first.pk}&smooth=0.5")
-    assert boxes["Location"] == f"/runs/compare/?runs={second.pk},{first.pk}&smooth=0.5"
-    page = viewer.get(boxes["Location"])
-    assert [one.run for one in page.context["compared"]] == [second, first]
+    redirect = viewer.get(f"/runs/compare/?run={second.pk}&run={first.pk}&smooth=0.5")
+    assert redirect["Location"] == f"/runs/compare/?runs={second.pk},{first.pk}&smooth=0.5"
+    page = viewer.get(redirect["Location"])
+    assert [compared.run for compared in page.context["compared"]] == [second, first]
     assert [row.key for row in page.context["differences"]] == ["seed"]
     assert "1 setting differs" in page.content.decode()
     odd = viewer.get(f"/runs/compare/?runs={first.pk},{first.pk},999,x'<b>")
@@ -112,7 +112,7 @@ def test_runs_are_chosen_by_address(viewer: Client) -> None:
     assert "No runs to compare yet" in viewer.get("/runs/compare/").content.decode()
 
 
-def test_points_are_bounded_and_take_one_query(viewer: Client) -> None:
+def test_chart_requests_are_bounded_and_their_query_count_is_constant(viewer: Client) -> None:
     runs = [trained(3), trained(3)]
     query = f"runs={runs[0].pk},{runs[1].pk}&keys=reward/mean,eval:heldout&x=tokens&from=5&to=25"
     answer = viewer.get(f"/runs/series/?{query}").json()["runs"][str(runs[1].pk)]
@@ -120,12 +120,12 @@ def test_points_are_bounded_and_take_one_query(viewer: Client) -> None:
     assert answer["eval:heldout"]["x"] == []
     keys = ",".join(f"k{i}" for i in range(200))
     named = (f"runs=1&keys={keys}", f"keys={keys}")
-    for wrong in ("runs=x&keys=a", "runs=1&keys=a&x=y", "runs=1&keys=a&from=b", *named):
-        assert viewer.get(f"/runs/series/?{wrong}").status_code == 400, wrong
-    numbers = []
+    for invalid_query in ("runs=x&keys=a", "runs=1&keys=a&x=y", "runs=1&keys=a&from=b", *named):
+        assert viewer.get(f"/runs/series/?{invalid_query}").status_code == 400, invalid_query
+    query_counts = []
     for run in (runs[0], trained(200)):
         with CaptureQueriesContext(connection) as captured:
             viewer.get(f"/runs/compare/?runs={run.pk}")
             viewer.get(f"/runs/series/?runs={run.pk}&keys=reward/mean")
-        numbers.append(len(captured))
-    assert numbers[0] == numbers[1]
+        query_counts.append(len(captured))
+    assert query_counts[0] == query_counts[1]

@@ -1,4 +1,4 @@
-"""What people do on the run pages: filter, sort, make, clone, start, pause, stop, acknowledge."""
+"""Actions on run pages: filter, sort, create, clone, start, pause, stop, acknowledge."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def operator() -> Client:
     return client
 
 
-def test_a_run_is_made_from_the_form(operator: Client) -> None:
+def test_run_is_created_from_the_form(operator: Client) -> None:
     Dataset.objects.create(name="quickstart")
     experiment = Experiment.objects.create(name="first")
     form = {
@@ -57,7 +57,7 @@ def test_a_run_is_made_from_the_form(operator: Client) -> None:
     assert Run.objects.latest("id").state == "queued"
 
 
-def test_a_wrong_setting_keeps_the_input_and_says_why(operator: Client) -> None:
+def test_invalid_setting_keeps_the_input_and_explains_the_error(operator: Client) -> None:
     form = {
         "recipe": "quickstart",
         "name": "kept <name>",
@@ -73,7 +73,7 @@ def test_a_wrong_setting_keeps_the_input_and_says_why(operator: Client) -> None:
     assert not Run.objects.exists()
 
 
-def test_a_clone_differs_only_where_asked(operator: Client) -> None:
+def test_clone_differs_only_in_changed_settings(operator: Client) -> None:
     parent = make_run(**{"trainer.iterations": 7})
     operator.post(
         "/runs/new/",
@@ -86,7 +86,7 @@ def test_a_clone_differs_only_where_asked(operator: Client) -> None:
     assert "3 settings differ" in page
 
 
-def test_controls_ask_and_are_audited(operator: Client) -> None:
+def test_controls_request_state_changes_and_are_audited(operator: Client) -> None:
     run, claim = launched()
     Run.objects.filter(pk=run.pk).update(state="running")
     hand_over("ada")
@@ -103,7 +103,7 @@ def test_controls_ask_and_are_audited(operator: Client) -> None:
     assert "Nothing was changed" in str(next(iter(get_messages(response.wsgi_request))))
 
 
-def test_controls_need_a_post(operator: Client) -> None:
+def test_controls_require_a_post_with_csrf_token(operator: Client) -> None:
     run = make_run()
     assert operator.get(f"/runs/{run.pk}/start/").status_code == 405
     strict = Client(enforce_csrf_checks=True)
@@ -111,7 +111,7 @@ def test_controls_need_a_post(operator: Client) -> None:
     assert strict.post(f"/runs/{run.pk}/start/").status_code == 403
 
 
-def test_an_alert_is_acknowledged_once(operator: Client) -> None:
+def test_acknowledged_alert_disappears_from_the_overview(operator: Client) -> None:
     yard = make_yard(iterations=1, group_size=2)
     hand_over("ada")
     alert = yard.run.alerts.get()
@@ -122,7 +122,7 @@ def test_an_alert_is_acknowledged_once(operator: Client) -> None:
     assert "entropy fell" not in operator.get("/").content.decode()
 
 
-def test_alerts_of_a_kind_are_one_and_acknowledged_together(operator: Client) -> None:
+def test_alerts_of_one_code_are_grouped_and_acknowledged_together(operator: Client) -> None:
     yard = make_yard(iterations=1, group_size=2)
     hand_over("ada")
     code = yard.run.alerts.get().code
@@ -139,7 +139,7 @@ def test_alerts_of_a_kind_are_one_and_acknowledged_together(operator: Client) ->
     assert [alert.message for alert in yard.run.alerts.filter(acknowledged_at=None)] == ["unseen"]
 
 
-def test_a_batch_stands_alone_with_its_interval_and_endings(yard: Yard, operator: Client) -> None:
+def test_last_batch_has_its_own_solve_rate_interval_and_endings(yard: Yard, operator: Client) -> None:
     page = operator.get(f"/runs/{yard.run.pk}/").content.decode()
     assert "since start" not in page
     rate = iterations.batch_rate(yard.run.pk, iterations.points_after(yard.run.pk, -1)[-1])
@@ -150,7 +150,7 @@ def test_a_batch_stands_alone_with_its_interval_and_endings(yard: Yard, operator
     assert "step limit\u202f" in page
 
 
-def test_the_formula_is_that_of_the_objective_and_only_where_something_is_trained(
+def test_formula_matches_the_objective_and_appears_only_in_training(
     yard: Yard, operator: Client
 ) -> None:
     trained = operator.get(f"/runs/{yard.run.pk}/train/0/").content.decode()
@@ -163,25 +163,25 @@ def test_the_formula_is_that_of_the_objective_and_only_where_something_is_traine
     assert escape(equation(yard.run)) not in heldout
 
 
-def test_the_list_filters_and_sorts(operator: Client) -> None:
+def test_run_list_filters_and_sorts(operator: Client) -> None:
     first, second = make_run(name="alpha"), make_run(name="beta")
     Run.objects.filter(pk=second.pk).update(state="failed", kind="evaluate")
 
-    def found(**filters: object) -> list[int]:
+    def run_ids(**filters: object) -> list[int]:
         return [run.pk for run in run_reads.list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
 
-    assert found() == [second.pk, first.pk]
-    assert found(sort="id") == found(sort="name") == [first.pk, second.pk]
-    assert found(state="failed") == found(kind="evaluate") == found(q="BET") == [second.pk]
-    assert found(state="active") == found(dataset="nowhere") == []
+    assert run_ids() == [second.pk, first.pk]
+    assert run_ids(sort="id") == run_ids(sort="name") == [first.pk, second.pk]
+    assert run_ids(state="failed") == run_ids(kind="evaluate") == run_ids(q="BET") == [second.pk]
+    assert run_ids(state="active") == run_ids(dataset="nowhere") == []
     page = operator.get("/runs/?sort=-name&kind=evaluate").content.decode()
     assert 'aria-sort="descending"' in page
     assert "showing 1–1 of 1" in page
-    for nonsense in ("?page=99999999999", "?page=-1", "?sort=token_hash", "?experiment=x", "?state=%00"):
-        assert operator.get(f"/runs/{nonsense}").status_code == 200
+    for invalid_query in ("?page=99999999999", "?page=-1", "?sort=token_hash", "?experiment=x", "?state=%00"):
+        assert operator.get(f"/runs/{invalid_query}").status_code == 200
 
 
-# --- what the numbers are made of -----------------------------------------------------------------
+# --- numbers and search ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_the_funnel_accounts_for_every_rollout(yard: Yard) -> None:
     assert iterations.funnel(yard.run.pk, 99) is None
 
 
-def test_search_finds_words_and_narrows(yard: Yard) -> None:
+def test_search_matches_words_and_filters(yard: Yard) -> None:
     def total(**filters: object) -> int:
         return search(TrajectoryFilters(**filters), before=None).total  # type: ignore[arg-type]
 
@@ -218,7 +218,7 @@ def test_search_finds_words_and_narrows(yard: Yard) -> None:
     assert total(task=yard.tasks[0].key) == total(task="iterutils-0") > 0
     result = search(TrajectoryFilters(q="comparison"), before=None, size=3)
     assert [len(result.rows), len(result.matches)] == [3, 3]
-    assert {tuple(match.index for match in found) for found in result.matches.values()} == {(0, 1)}
+    assert {tuple(match.index for match in matches) for matches in result.matches.values()} == {(0, 1)}
     assert result.next_before == result.rows[-1].pk
     older = search(TrajectoryFilters(q="comparison"), before=result.next_before, size=3)
     assert older.rows[0].pk < result.rows[-1].pk
@@ -226,9 +226,9 @@ def test_search_finds_words_and_narrows(yard: Yard) -> None:
 
 def test_search_covers_observations_patches_and_statements(yard: Yard, operator: Client) -> None:
     def parts(q: str, **filters: object) -> set[str]:
-        found = search(TrajectoryFilters(q=q, **filters), before=None)  # type: ignore[arg-type]
-        assert bool(found.matches) == bool(found.total)
-        return {match.part for matches in found.matches.values() for match in matches}
+        result = search(TrajectoryFilters(q=q, **filters), before=None)  # type: ignore[arg-type]
+        assert bool(result.matches) == bool(result.total)
+        return {match.part for matches in result.matches.values() for match in matches}
 
     yard.stream.step(yard.ref(yard.iterations, 0, 0), 1, observation="Traceback: zanzibar is broken")
     yard.post()
@@ -246,17 +246,17 @@ def test_search_covers_observations_patches_and_statements(yard: Yard, operator:
     assert "find=zanzibar#step-1" in page
 
 
-def test_a_snippet_shows_the_words_wherever_they_are() -> None:
+def test_snippet_highlights_search_words() -> None:
     text = "x" * 500 + " an off-by-one error <b> and OFF BY ONE again"
-    found = snippet(Match(part="patch", text=text), words_pattern('"off by one" -rename'))
-    assert [part for part, is_hit in found.parts if is_hit] == ["off-by-one", "OFF BY ONE"]
-    assert found.parts[0] == ("… ", False)
-    assert found.query == "#patch"
+    excerpt = snippet(Match(part="patch", text=text), words_pattern('"off by one" -rename'))
+    assert [part for part, is_hit in excerpt.parts if is_hit] == ["off-by-one", "OFF BY ONE"]
+    assert excerpt.parts[0] == ("… ", False)
+    assert excerpt.query == "#patch"
     assert words_pattern("-only") is None
 
 
-def forked(yard: Yard, steps: list[int]) -> str:
-    """Ingest rollout 51, whose four tokens belong to ``steps``; returns the address of its page."""
+def add_token_rollout(yard: Yard, steps: list[int]) -> str:
+    """Ingest rollout 51 with four tokens of the given steps and return its page's address."""
     record = TokenRecord(ids=range(4), mask=[0, 1, 0, 1], steps=steps)
     key = yard.ref(1, 0, 51)
     yard.stream.trajectory(key, steps=2, finish=False)
@@ -266,19 +266,19 @@ def forked(yard: Yard, steps: list[int]) -> str:
 
 
 def num_samples(html: str) -> str:
-    """The number of samples that a trajectory's provenance shows; empty where it shows none."""
+    """Return the number of samples in a trajectory's provenance, or '' if it shows none."""
     shown = re.search(r'<dt>Samples</dt>\s*<dd title="[^"]*">\s*(\d+)\s*</dd>', html)
     return shown[1] if shown else ""
 
 
 def test_a_trajectory_page_and_its_updates_read_no_tokens(yard: Yard, operator: Client) -> None:
-    address = forked(yard, [-1, 0, -1, 1])
+    address = add_token_rollout(yard, [-1, 0, -1, 1])
     TokenBlob.objects.filter(trajectory__index=51).update(data=b"not a token block")
     target = ("train", "1", yard.tasks[0].key, "51")
     with CaptureQueriesContext(connection) as queries:
         page = operator.get(address).content.decode()
         update = snapshot(Subscription("trajectory", yard.run.pk, target, (), Role.OPERATOR))
     assert num_samples(page) == num_samples("".join(update.html.values())) == "2"
-    of_tokens = [query["sql"] for query in queries if TokenBlob._meta.db_table in query["sql"]]
-    assert len(of_tokens) == 2
-    assert not any('"data"' in sql for sql in of_tokens)
+    token_queries = [query["sql"] for query in queries if TokenBlob._meta.db_table in query["sql"]]
+    assert len(token_queries) == 2
+    assert not any('"data"' in sql for sql in token_queries)

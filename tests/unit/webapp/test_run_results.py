@@ -1,4 +1,4 @@
-"""Each kind of run shows what it made, in every state."""
+"""Results on the page of each kind of run, in every state."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ MADE = {
     "verify-by-tests": ("Scored 3 of 4", "Written tests kept 2 of 6 1 of them misleading"),
 }  # fmt: skip
 DRAWN = ("train", "improve", "fine-tune", "train-judge")
-"""Kinds with iterations to draw."""
+"""Kinds with charts of iterations."""
 UNENDED = re.compile(r"\byet\b|not finished|so far|appear here|left: –|will be here")
-"""Words that promise more than an ended run will show."""
+"""Texts that only an unfinished run may show."""
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def page_of(client: Client, run: Run, part: str = "content") -> str:
 
 
 def charts_of(client: Client, run: Run) -> list[str] | None:
-    """Titles of the page's charts; None where it shows no place for charts."""
+    """Return the titles of the page's charts, or None without a visible chart section."""
     response = client.get(f"/runs/{run.pk}/")
     section = re.search(r'<section[^>]*id="charts-section"[^>]*>', response.content.decode())
     if section is None or "hidden" in section[0]:
@@ -74,7 +74,7 @@ def charts_of(client: Client, run: Run) -> list[str] | None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_succeeded_shows_what_it_made(operator: Client, kind: str) -> None:
+def test_succeeded_run_shows_its_results(operator: Client, kind: str) -> None:
     run = make_kind(kind)
     text = page_of(operator, run)
     for words in MADE[kind]:
@@ -86,18 +86,18 @@ def test_a_run_that_succeeded_shows_what_it_made(operator: Client, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_that_ended_early_says_how_and_what_is_kept(operator: Client, kind: str) -> None:
+def test_failed_run_shows_its_reason_and_kept_results(operator: Client, kind: str) -> None:
     failed = make_kind(kind, "failed")
     text = page_of(operator, failed)
     assert "✕ failed" in text
     assert "Failed. No sandbox could be started: bubblewrap is missing." in text
-    assert failed_keeps(kind) in text
+    assert kept_after_failure(kind) in text
     assert UNENDED.search(text) is None
     assert (charts_of(operator, failed) is not None) == (kind in DRAWN)
 
 
 @pytest.mark.parametrize("kind", ["train", "fine-tune", "evaluate", "rollout", "curate"])
-def test_a_run_that_was_stopped_says_so(operator: Client, kind: str) -> None:
+def test_stopped_run_shows_its_state_and_reason(operator: Client, kind: str) -> None:
     stopped = make_kind(kind, "stopped")
     text = page_of(operator, stopped)
     assert "■ stopped" in text
@@ -106,7 +106,7 @@ def test_a_run_that_was_stopped_says_so(operator: Client, kind: str) -> None:
     assert (charts_of(operator, stopped) is not None) == (kind in DRAWN)
 
 
-def failed_keeps(kind: str) -> str:
+def kept_after_failure(kind: str) -> str:
     if kind in ("fine-tune", "train-judge"):
         return "The checkpoint after iteration 2 is kept."
     if kind == "improve":
@@ -117,7 +117,7 @@ def failed_keeps(kind: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["train", "fine-tune"])
-def test_a_run_that_ended_before_its_first_iteration_has_no_charts(operator: Client, kind: str) -> None:
+def test_run_that_ended_before_its_first_iteration_has_no_charts(operator: Client, kind: str) -> None:
     run = make_kind(kind, "running")
     run.iterations.all().delete()
     announced = charts_of(operator, run)
@@ -127,7 +127,7 @@ def test_a_run_that_ended_before_its_first_iteration_has_no_charts(operator: Cli
     assert charts_of(operator, run) is None
 
 
-def test_viewers_read_which_rows_of_the_oracle_fail_and_not_why(client: Client) -> None:
+def test_viewers_see_failed_oracle_rows_without_reasons(client: Client) -> None:
     run = make_kind("oracle")
     client.force_login(make_user("vera", Role.VIEWER))
     text = page_of(client, run)

@@ -1,4 +1,4 @@
-"""What people and programs are told while a service is down, and that pages come back by themselves."""
+"""Health endpoint, error pages and banners while a service is down."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ SECRET = "hunter2"
 
 @pytest.fixture
 def home(settings: Any, tmp_path: Path) -> Path:
-    """A data folder of this test's own."""
+    """Private data folder of the test."""
     settings.TRAINYARD_HOME = tmp_path
     return tmp_path
 
 
 @pytest.fixture
 def unreachable(settings: Any, home: Path) -> Iterator[None]:
-    """The web server watches a database and a Redis at ports where nobody listens."""
+    """Monitor a database and a Redis at ports without a listener."""
     settings.DATABASE_URL = f"postgresql://somebody:{SECRET}@127.0.0.1:{reserved_port()}/nothing"
     settings.REDIS_URL = f"redis://:{SECRET}@127.0.0.1:{reserved_port()}/0"
     monitor.start()
@@ -44,8 +44,8 @@ def unreachable(settings: Any, home: Path) -> Iterator[None]:
     monitor.stop()
 
 
-def told(home: Path, **states: ServiceState) -> None:
-    """What a supervisor writes."""
+def write_status(home: Path, **states: ServiceState) -> None:
+    """Write the status file of a supervisor."""
     save_status(
         home,
         [
@@ -64,8 +64,8 @@ def signed_in(role: Role | None = Role.VIEWER) -> Client:
 UP, DOWN = ServiceState.UP, ServiceState.DOWN
 
 
-def test_healthz_says_little_to_strangers_and_more_to_people(home: Path) -> None:
-    told(home, postgresql=UP, redis=DOWN)
+def test_healthz_shows_details_only_to_users_with_a_role(home: Path) -> None:
+    write_status(home, postgresql=UP, redis=DOWN)
     answer = Client().get("/healthz")
     assert answer.status_code == 200
     since = "2023-11-14T22:13:20+00:00"
@@ -85,7 +85,7 @@ def test_healthz_says_little_to_strangers_and_more_to_people(home: Path) -> None
     assert Client().post("/healthz").status_code == 405
 
 
-def test_a_database_that_is_down_is_503_everywhere_and_costs_no_query(
+def test_unreachable_database_returns_503_without_queries(
     unreachable: None, django_assert_num_queries: Any
 ) -> None:
     client = signed_in()
@@ -112,14 +112,14 @@ def test_a_database_that_is_down_is_503_everywhere_and_costs_no_query(
         assert SECRET not in answer.content.decode()
 
 
-def test_reasons_hold_no_passwords(unreachable: None) -> None:
+def test_outage_reasons_contain_no_passwords(unreachable: None) -> None:
     reasons = [status.reason for status in service_statuses()]
     assert all(reasons)
     assert all("127.0.0.1" in reason and SECRET not in reason for reason in reasons)
 
 
-def test_pages_work_without_redis_and_say_what_pauses(home: Path) -> None:
-    told(home, postgresql=UP, redis=DOWN)
+def test_pages_work_without_redis_and_announce_paused_updates(home: Path) -> None:
+    write_status(home, postgresql=UP, redis=DOWN)
     for client, address in ((signed_in(), "/runs/"), (Client(), "/login/")):
         page = client.get(address)
         assert page.status_code == 200
@@ -128,41 +128,41 @@ def test_pages_work_without_redis_and_say_what_pauses(home: Path) -> None:
         assert "<strong>Redis</strong> has been down since" in text
         assert "22:13:20 UTC" in text
         assert "Live updates pause" in text
-    told(home, postgresql=UP, redis=UP)
+    write_status(home, postgresql=UP, redis=UP)
     assert "has been down" not in signed_in(Role.OPERATOR).get("/runs/").content.decode()
 
 
-def test_what_the_web_server_sees_itself_wins_over_a_supervisor_that_has_not_noticed(
+def test_probes_of_the_web_server_override_a_stale_supervisor_status(
     unreachable: None, home: Path
 ) -> None:
-    told(home, postgresql=UP, redis=UP, worker=UP)
+    write_status(home, postgresql=UP, redis=UP, worker=UP)
     by_name = {status.name: status for status in service_statuses()}
     assert [by_name[name].state for name in ("postgresql", "redis", "worker")] == [DOWN, DOWN, UP]
     assert by_name["postgresql"].restarts == 3
     assert by_name["postgresql"].since > 1_700_000_000.0
 
 
-def lost() -> OperationalError:
-    """The error of a query whose connection went away, as Django raises it."""
+def lost_connection_error() -> OperationalError:
+    """Return Django's error for a query on a lost connection."""
     error = OperationalError("server closed the connection unexpectedly")
     error.__cause__ = psycopg.OperationalError("server closed the connection unexpectedly")
     return error
 
 
-def test_a_view_that_loses_the_database_answers_503(home: Path) -> None:
+def test_view_that_loses_the_database_returns_503(home: Path) -> None:
     client = signed_in()
 
-    def gone(*_args: Any) -> None:
-        raise lost()
+    def lose_connection(*_args: Any) -> None:
+        raise lost_connection_error()
 
-    with connection.execute_wrapper(gone):
+    with connection.execute_wrapper(lose_connection):
         response = client.get("/runs/")
         assert client.get("/api/v1/runs").status_code == 503
     assert response.status_code == 503
     assert "The database does not answer" in response.content.decode()
 
 
-def test_other_errors_of_the_database_stay_errors(home: Path) -> None:
+def test_other_database_errors_are_not_treated_as_outages(home: Path) -> None:
     with pytest.raises(Exception) as deadlock, connection.cursor() as cursor:  # noqa: PT012
         cursor.execute("do $$ begin raise exception 'x' using errcode = '40P01'; end $$")
     assert not is_connection_lost(deadlock.value)

@@ -1,4 +1,4 @@
-"""The run's state machine: every pair of states, the timeouts, what an end closes."""
+"""Run state machine: transitions between all pairs of states, timeouts, and cleanup at the end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EXPECTED = {
 }  # fmt: skip
 
 
-def test_every_pair_of_states_moves_exactly_when_it_should() -> None:
+def test_exactly_the_expected_state_transitions_are_allowed() -> None:
     run = make_run()
     moved = set()
     for source, target in itertools.product(RunState, RunState):
@@ -46,7 +46,7 @@ def test_every_pair_of_states_moves_exactly_when_it_should() -> None:
     assert moved == EXPECTED
 
 
-def test_every_state_can_be_left_in_time_unless_it_is_terminal() -> None:
+def test_every_unfinished_state_times_out_to_a_terminal_state() -> None:
     assert set(states.TIMEOUTS) == set(RunState) - states.TERMINAL
     for state, timeout in states.TIMEOUTS.items():
         assert timeout.to in TRANSITIONS[state] & states.TERMINAL
@@ -73,7 +73,7 @@ def test_first_running_time_is_kept_over_a_pause() -> None:
     assert run.paused_at is not None
 
 
-def test_an_end_leaves_nothing_live() -> None:
+def test_end_of_a_run_finishes_its_trajectories_and_attempts() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()

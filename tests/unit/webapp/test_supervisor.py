@@ -1,4 +1,4 @@
-"""Children are kept running, stopped with everything they left, and bad starts are explained."""
+"""Supervisor: restarts of services, shutdown of process groups, and errors at startup."""
 
 from __future__ import annotations
 
@@ -48,15 +48,15 @@ def pid_of(service: Service) -> int:
 
 
 def notes_until(table: ServiceTable, condition: Callable[[list[str]], bool] = bool) -> list[str]:
-    """Check again and again until what was told fulfils the condition."""
-    told: list[str] = []
+    """Check the services until their collected notes fulfil the condition."""
+    notes: list[str] = []
 
     def enough() -> bool:
-        told.extend(table.check())
-        return condition(told)
+        notes.extend(table.check())
+        return condition(notes)
 
     until(enough, seconds=120.0)
-    return told
+    return notes
 
 
 def kill(service: Service) -> None:
@@ -72,7 +72,7 @@ def stop(table: ServiceTable) -> None:
 SLEEP = "import time; time.sleep(600)"
 
 
-def test_a_killed_child_is_started_again_and_its_outage_is_told(
+def test_killed_child_is_restarted_and_its_outage_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "BACKOFF_FIRST_S", 0.01)
@@ -88,8 +88,8 @@ def test_a_killed_child_is_started_again_and_its_outage_is_told(
     assert child.status.state is ServiceState.DOWN
     assert child.status.since >= before
     down_since = child.status.since
-    told = notes_until(table)
-    assert told[0].startswith("The child is up again after ")
+    notes = notes_until(table)
+    assert notes[0].startswith("The child is up again after ")
     assert pid_of(child) != first
     assert child.status.restarts == 1
     assert child.status.since > down_since
@@ -98,7 +98,7 @@ def test_a_killed_child_is_started_again_and_its_outage_is_told(
     assert process_start(child.status.pid) is None
 
 
-def test_stopping_ends_what_the_child_left_in_its_group(tmp_path: Path) -> None:
+def test_stop_ends_grandchildren_in_the_process_group(tmp_path: Path) -> None:
     marker = tmp_path / "grandchild"
     code = (
         "import subprocess, sys, pathlib, time\n"
@@ -112,23 +112,23 @@ def test_stopping_ends_what_the_child_left_in_its_group(tmp_path: Path) -> None:
     until(lambda: process_start(grandchild) is None)
 
 
-def test_a_server_of_somebody_else_is_watched_and_never_started() -> None:
+def test_external_server_is_watched_and_never_started() -> None:
     trouble = {"why": ""}
     table = ServiceTable()
     table.start(ServiceSpec(name="redis", title="Redis", probe=lambda: trouble["why"]))
     server = table["redis"]
     until(lambda: table.check() == [] and server.status.state is ServiceState.UP)
     trouble["why"] = "Connection refused."
-    told = notes_until(table)
-    assert told == ["Redis is down: it does not answer: Connection refused.; waiting for it."]
+    notes = notes_until(table)
+    assert notes == ["Redis is down: it does not answer: Connection refused.; waiting for it."]
     trouble["why"] = ""
-    told = notes_until(table)
-    assert told[0].startswith("Redis is up again after ")
+    notes = notes_until(table)
+    assert notes[0].startswith("Redis is up again after ")
     assert (server.status.state, server.status.restarts) == (ServiceState.UP, 0)
     stop(table)
 
 
-def test_a_server_is_down_only_when_it_was_asked_twice_without_an_answer() -> None:
+def test_server_is_down_only_after_two_failed_probes() -> None:
     answers = iter(["", "busy", ""])
     seen: list[Answer] = []
 
@@ -147,7 +147,7 @@ def test_a_server_is_down_only_when_it_was_asked_twice_without_an_answer() -> No
     assert seen[4].since == seen[3].since > seen[1].since
 
 
-def test_the_status_is_read_while_its_supervisor_lives(tmp_path: Path) -> None:
+def test_status_is_loaded_only_while_its_supervisor_lives(tmp_path: Path) -> None:
     status = ServiceStatus(name="redis", state=ServiceState.DOWN, since=12.0, restarts=2, reason="killed")
     save_status(tmp_path, [status])
     assert load_status(tmp_path) == [status]
@@ -163,7 +163,7 @@ def test_the_status_is_read_while_its_supervisor_lives(tmp_path: Path) -> None:
     assert load_status(tmp_path) == []
 
 
-def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_with_a_remedy(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -177,7 +177,7 @@ def test_a_port_in_use_is_named_with_the_way_out(tmp_path: Path) -> None:
         assert not (tmp_path / "postgres").exists(), "nothing was started"
 
 
-def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_before_any_service_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "MIN_FREE_BYTES", 10**18)
     with (
         pytest.raises(PreflightError, match="MB are free on the disk"),
@@ -188,7 +188,7 @@ def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("mode", [None, 0o755])
-def test_only_the_owner_enters_the_data_folder(
+def test_data_folder_is_accessible_to_its_owner_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int | None
 ) -> None:
     home = tmp_path / "home"
@@ -200,7 +200,7 @@ def test_only_the_owner_enters_the_data_folder(
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-def test_ports_are_remembered_and_damage_is_ignored(tmp_path: Path) -> None:
+def test_ports_are_saved_and_a_damaged_file_is_ignored(tmp_path: Path) -> None:
     assert load_ports(tmp_path) is None
     ports = Ports(postgres=1, redis=2, web=3)
     save_ports(tmp_path, ports)

@@ -1,4 +1,4 @@
-"""Names and reasons in the output of commands cannot act on the terminal."""
+"""Escapes of terminal control characters in the output of commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOSTILE = "a\x1b]0;title\x07\x1b[2K\u202eb\u2066\nrun 99 · succeeded\r\x9bc"
 SHOWN = r"a\u001b]0;title\u0007\u001b[2K\u202eb\u2066\nrun 99 · succeeded\r\u009bc"
 
 
-def test_active_characters_are_shown_as_escapes() -> None:
+def test_control_characters_are_shown_as_escapes() -> None:
     assert visible_line(HOSTILE) == SHOWN
     assert visible_text(HOSTILE) == SHOWN.replace(r"\n", "\n")
     assert visible_text("one\r\n\ttwo · 3\u202f%\n") == "one\n\ttwo · 3\u202f%\n"
@@ -30,7 +30,7 @@ def test_active_characters_are_shown_as_escapes() -> None:
 
 
 @pytest.mark.django_db
-def test_lists_of_runs_show_one_line_a_run() -> None:
+def test_run_list_prints_one_escaped_line_per_run() -> None:
     run = make_run()
     Run.objects.filter(pk=run.pk).update(name=HOSTILE, reason=HOSTILE, reason_detail=HOSTILE)
     line, total = run_command("run", "list").splitlines()
@@ -41,7 +41,7 @@ def test_lists_of_runs_show_one_line_a_run() -> None:
 
 
 @pytest.mark.django_db
-def test_errors_and_logs_are_escaped_too() -> None:
+def test_errors_and_logs_are_escaped() -> None:
     with pytest.raises(CommandFailedError, match=r"'\\u001b\[2J'"):
         run_command("account", "unlock", "\x1b[2J")
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %s", (HOSTILE,), None)
@@ -49,15 +49,15 @@ def test_errors_and_logs_are_escaped_too() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["run", "\x1b[2J"], ["pool", "show", "--run", "\x1b[2J"], ["\x1b[2J"]])
-def test_refusals_of_arguments_are_escaped(arguments: list[str]) -> None:
+def test_argument_errors_are_escaped(arguments: list[str]) -> None:
     result = command_result(*arguments)
     assert result.status == 2
     assert "\x1b" not in result.output + result.errors
     assert "Usage: trainyard" in result.errors
 
 
-def test_every_command_writes_to_the_escaped_streams(capsys: pytest.CaptureFixture[str]) -> None:
-    """``execute`` runs all commands within these streams; no writer of bytes goes around them."""
+def test_escaped_streams_escape_text_and_hide_byte_buffers(capsys: pytest.CaptureFixture[str]) -> None:
+    """``execute`` runs all commands within these streams; a byte buffer would bypass them."""
     with escaped_streams():
         print(HOSTILE)
         warn(HOSTILE)
@@ -67,7 +67,7 @@ def test_every_command_writes_to_the_escaped_streams(capsys: pytest.CaptureFixtu
     assert printed.out == printed.err == SHOWN.replace(r"\n", "\n") + "\n"
 
 
-def test_the_process_escapes_its_output() -> None:
+def test_command_process_escapes_its_output() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "webapp", "grade", "log", "--row", "\x1b[2J", "--log", "\x1b[2J"],
         cwd=PROJECT, env=os.environ | {"PYTHONIOENCODING": "utf-8"}, capture_output=True, text=True,

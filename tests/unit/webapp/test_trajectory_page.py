@@ -1,4 +1,4 @@
-"""The trajectory's page: steps in windows, search over all of them, actions by what their tools do."""
+"""Trajectory page: windows of steps, search over all steps, and descriptions of tool calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MANY = 60
 
 
 def long_rollout(yard: Yard, **fields: Any) -> Trajectory:
-    """A rollout with more steps than a page shows in full."""
+    """Ingest a rollout with more steps than a page shows in full."""
     ref = yard.ref(0, 0, 9)
     yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
     for index in range(MANY):
@@ -41,56 +41,56 @@ def whole_steps(html: str) -> list[int]:
     return [int(number) for number in re.findall(r'class="step"\s+id="step-(\d+)"', html)]
 
 
-def test_a_long_page_shows_some_steps_and_links_to_the_others() -> None:
+def test_long_page_shows_a_window_of_steps_and_links_to_the_others() -> None:
     yard = make_yard(iterations=1, group_size=2)
     long_rollout(yard)
-    opened = signed_in(Role.VIEWER)
-    page = opened.get(address_of(yard)).content.decode()
+    viewer = signed_in(Role.VIEWER)
+    page = viewer.get(address_of(yard)).content.decode()
     assert whole_steps(page) == list(range(PAGE_STEPS))
     assert len(re.findall(r'<article class="step', page)) == MANY, "every step has its anchor"
     assert '<a href="?from=45#step-45">' in page
     assert "make part-45" in page
     assert "printed by step 45" not in page
     assert len(re.findall(r'data-key="strip-\d+"', page)) == MANY
-    page = opened.get(address_of(yard), {"from": "45"}).content.decode()
+    page = viewer.get(address_of(yard), {"from": "45"}).content.decode()
     assert whole_steps(page) == list(range(45, MANY))
     assert "printed by step 45" in page
 
 
-def test_windows_of_steps_are_bounded_by_text_and_never_empty() -> None:
+def test_step_windows_are_bounded_by_text_and_never_empty() -> None:
     yard = make_yard(iterations=1, group_size=2)
     trajectory = long_rollout(yard, observation="x" * 19_000)
-    opened = signed_in(Role.VIEWER)
-    page = opened.get(address_of(yard)).content.decode()
+    viewer = signed_in(Role.VIEWER)
+    page = viewer.get(address_of(yard)).content.decode()
     assert whole_steps(page) == [0, 1]
-    window = opened.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "30"}).content.decode()
+    window = viewer.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "30"}).content.decode()
     assert whole_steps(window)[0] == 30
     assert 5 < len(whole_steps(window)) < 12
-    past = opened.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "999"})
+    past = viewer.get(f"/trajectories/{trajectory.pk}/steps/", {"from": "999"})
     assert (past.status_code, whole_steps(past.content.decode())) == (200, [])
 
 
-def test_search_finds_what_is_folded_cut_or_not_on_the_page() -> None:
+def test_search_finds_folded_truncated_and_unloaded_text() -> None:
     yard = make_yard(iterations=1, group_size=2)
     long_text = "line\n" * 5_000 + "Needle <b> 100%_\\ at the end"
     trajectory = long_rollout(yard, observation=long_text)
-    opened = signed_in(Role.VIEWER)
+    viewer = signed_in(Role.VIEWER)
     address = f"/trajectories/{trajectory.pk}/found/"
-    found = opened.get(address, {"find": "needle <B>"})
-    assert (found.context["found"].num_hits, found.context["found"].num_steps) == (MANY, MANY)
-    assert "<mark>Needle &lt;b&gt;</mark> 100%_\\ at the end" in found.content.decode()
-    assert opened.get(address, {"find": "100%_\\"}).context["found"].num_hits == MANY
-    assert opened.get(address, {"find": "100__"}).context["found"].num_hits == 0
-    one = opened.get(address_of(yard), {"find": "make part-59"})
-    (hit,) = one.context["found"].hits
+    response = viewer.get(address, {"find": "needle <B>"})
+    assert (response.context["found"].num_hits, response.context["found"].num_steps) == (MANY, MANY)
+    assert "<mark>Needle &lt;b&gt;</mark> 100%_\\ at the end" in response.content.decode()
+    assert viewer.get(address, {"find": "100%_\\"}).context["found"].num_hits == MANY
+    assert viewer.get(address, {"find": "100__"}).context["found"].num_hits == 0
+    page = viewer.get(address_of(yard), {"find": "make part-59"})
+    (hit,) = page.context["found"].hits
     assert (hit.index, hit.part, hit.url) == (59, "action", "?from=59&find=make+part-59#step-59")
-    assert "no match" in opened.get(address, {"find": "not there"}).content.decode()
-    thoughts = opened.get(address, {"find": "think 5"}).context["found"]
+    assert "no match" in viewer.get(address, {"find": "not there"}).content.decode()
+    thoughts = viewer.get(address, {"find": "think 5"}).context["found"]
     assert {hit.part for hit in thoughts.hits} == {"thinking"}
     assert thoughts.num_hits == 11
 
 
-def test_a_cut_part_is_shown_whole_on_demand_and_stays_escaped() -> None:
+def test_truncated_part_is_served_whole_on_demand_and_stays_escaped() -> None:
     yard = make_yard(iterations=1, group_size=2)
     ref = yard.ref(0, 0, 9)
     yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
@@ -100,16 +100,16 @@ def test_a_cut_part_is_shown_whole_on_demand_and_stays_escaped() -> None:
     yard.stream.step(ref, 0, tool="str_replace_editor", arguments=arguments, observation=observation)
     yard.post()
     trajectory = Trajectory.objects.get(run=yard.run, phase="train", iteration=0, index=9)
-    opened = signed_in(Role.VIEWER)
-    page = opened.get(address_of(yard)).content.decode()
+    viewer = signed_in(Role.VIEWER)
+    page = viewer.get(address_of(yard)).content.decode()
     assert "showing 200 of 3\u202f000 lines" in page
     for part, least in (("action", 3_000), ("observation", 900), ("thought", 1), ("response", 1)):
-        whole = opened.get(f"/trajectories/{trajectory.pk}/steps/0/{part}/", {"html": "1"}).content.decode()
+        whole = viewer.get(f"/trajectories/{trajectory.pk}/steps/0/{part}/", {"html": "1"}).content.decode()
         assert whole.count("\n") + whole.count('class="line') >= least, part
         assert "<script>" not in whole
         assert "<img" not in whole
         assert "\u202e" not in whole
-    plain = opened.get(f"/trajectories/{trajectory.pk}/steps/0/action/")
+    plain = viewer.get(f"/trajectories/{trajectory.pk}/steps/0/action/")
     assert plain["Content-Type"].startswith("text/plain")
     assert new in plain.content.decode()
 
@@ -175,7 +175,7 @@ def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
         ("", {}, "none", "no tool call could be read", ""),
     ],
 )  # fmt: skip
-def test_tools_are_shown_by_what_they_do(
+def test_tool_calls_are_described_by_their_action(
     tool: str, arguments: dict[str, Any], kind: str, title: str, note: str
 ) -> None:
     body = action_body(Step(tool=tool, arguments=arguments))

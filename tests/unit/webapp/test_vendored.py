@@ -1,4 +1,4 @@
-"""What is vendored is what the manifest says, and pages load nothing from elsewhere."""
+"""Vendored files match their manifest, and pages load nothing from other sites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[3]
 VENDOR = ROOT / "static" / "vendor"
 
 
-def test_every_vendored_file_has_the_manifest_s_hash() -> None:
+def test_vendored_files_match_the_hashes_of_the_manifest() -> None:
     manifest = json.loads((VENDOR / "MANIFEST.json").read_text())
     listed = {
         Path(library["folder"]) / name: digest
@@ -27,7 +27,7 @@ def test_every_vendored_file_has_the_manifest_s_hash() -> None:
         assert "LICENSE" in library["files"]
 
 
-def test_templates_hold_no_inline_script_style_or_foreign_address() -> None:
+def test_templates_have_no_inline_script_style_or_external_address() -> None:
     inline = re.compile(r"""\sstyle\s*=|\son[a-z]+\s*=\s*["']|<style|javascript:|https?://""")
     script = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>")
     for path in (ROOT / "templates").rglob("*.html"):
@@ -36,7 +36,7 @@ def test_templates_hold_no_inline_script_style_or_foreign_address() -> None:
         assert not script.search(text), path
 
 
-def test_own_scripts_and_styles_reach_nothing_outside() -> None:
+def test_own_scripts_and_styles_have_no_external_address_or_eval() -> None:
     for path in [*(ROOT / "static" / "js").glob("*.js"), *(ROOT / "static" / "css").glob("*.css")]:
         text = path.read_text()
         assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path
