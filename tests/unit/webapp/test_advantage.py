@@ -1,4 +1,4 @@
-"""Advantages explained on pages: what is printed is what the objective computed."""
+"""Advantage formulas on pages, which match the computed advantages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ GROUP = (
 
 
 def explained(**settings: Any) -> list[tuple[str, float | None]]:
-    """The printed arithmetic of each trajectory of the group, and its advantage."""
+    """Return the printed formula and the advantage of each trajectory of the group."""
     config = AlgorithmConfig.model_validate(settings)
     outcomes = [
         TrajectoryOutcome(index=index, reward=reward, termination=termination, length=length, kl=0.5)
@@ -61,28 +61,28 @@ SETTINGS: tuple[tuple[str, str, str, dict[str, Any]], ...] = tuple(
 )
 
 
-def test_what_is_printed_gives_the_advantage() -> None:
+def test_printed_formulas_evaluate_to_the_advantage() -> None:
     for baseline, std, filtered, penalties in SETTINGS:
-        found = explained(
+        formulas = explained(
             preset="grpo_pp",
             baseline=baseline,
             std_normalisation=std,
             filtered_baseline=filtered,
             **penalties,
         )
-        for text, advantage in found:
+        for text, advantage in formulas:
             if advantage is None:
                 assert text == ""
             elif text or not (penalties and std != "none"):
                 assert re.fullmatch(r"[\d.()+−÷ ]+", text)
                 value = eval(text.replace("−", "-").replace("÷", "/"))
                 assert value == pytest.approx(advantage, abs=4e-3), text
-        assert sum(bool(text) for text, _ in found) >= (0 if penalties and std != "none" else 5)
+        assert sum(bool(text) for text, _ in formulas) >= (0 if penalties and std != "none" else 5)
 
 
-def test_filtered_trajectories_count_nothing_under_keep_zero() -> None:
-    found = explained(preset="grpo_pp", filtered_baseline="keep_zero")
-    text, advantage = found[2]
+def test_filtered_trajectories_have_zero_reward_under_keep_zero() -> None:
+    formulas = explained(preset="grpo_pp", filtered_baseline="keep_zero")
+    text, advantage = formulas[2]
     assert (text, round(advantage or 0.0, 3)) == ("0 − 0.417", -0.417)
 
 
@@ -96,13 +96,13 @@ def test_filtered_trajectories_count_nothing_under_keep_zero() -> None:
         ({"baseline": "none", "std_normalisation": "group"}, "A = r ÷ std(group)"),
     ],
 )
-def test_the_head_is_the_objective_of_the_run(settings: dict[str, Any], said: str) -> None:
+def test_equation_matches_the_objective_of_the_run(settings: dict[str, Any], said: str) -> None:
     config = AlgorithmConfig.model_validate(settings)
     assert advantage_equation(config) == said
     assert equation(Run(config={"algorithm": config.model_dump(mode="json")})) == said
 
 
-def test_a_run_without_an_objective_explains_nothing() -> None:
+def test_run_without_an_objective_has_no_equation_or_formula() -> None:
     for settings in ({}, {"algorithm": {"baseline": "of another version"}}):
         run = Run(config=settings)
         assert (algorithm_of(run), equation(run)) == (None, "Advantage")

@@ -1,4 +1,4 @@
-"""The form of a collection: the main settings first, the same run as by API and command."""
+"""Form of a collection: it creates the same run as the API and the command."""
 
 from __future__ import annotations
 
@@ -33,30 +33,30 @@ def operator(client: Client) -> Client:
     return client
 
 
-def rendered_anew(client: Client, form: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
-    """The form after a person has changed fields on which others depend."""
+def rerender(client: Client, form: dict[str, str], changes: dict[str, str]) -> dict[str, str]:
+    """Return the form rendered again after changes to fields on which others depend."""
     shown = client.post("/runs/new/", form | changes | {"then": "check"}).content.decode()
     return form_values(shown, "run-form")
 
 
-def filled(client: Client, changes: dict[str, str]) -> dict[str, str]:
-    """The form of a collection on ``tasks`` with changes."""
+def fill_form(client: Client, changes: dict[str, str]) -> dict[str, str]:
+    """Return the form of a collection on ``tasks`` with changes."""
     form = form_values(client.get(FORM).content.decode(), "run-form")
-    return rendered_anew(client, form, changes) | changes
+    return rerender(client, form, changes) | changes
 
 
-def created(client: Client, values: dict[str, str]) -> Run:
+def create_run(client: Client, values: dict[str, str]) -> Run:
     answer = client.post("/runs/new/", values | {"then": "start"})
     assert answer.status_code == 302, answer.content.decode()
     return Run.objects.latest("pk")
 
 
-def by_command(*arguments: str) -> dict[str, Any]:
+def config_by_command(*arguments: str) -> dict[str, Any]:
     run_command("collect", "tasks", *arguments)
     return Run.objects.latest("pk").config
 
 
-def by_api(client: Client, **overrides: Any) -> dict[str, Any]:
+def config_by_api(client: Client, **overrides: Any) -> dict[str, Any]:
     body = json.dumps({"recipe": "collect", "overrides": overrides})
     answer = client.post("/api/v1/runs", body, content_type="application/json")
     assert answer.status_code == 201, answer.content
@@ -64,16 +64,16 @@ def by_api(client: Client, **overrides: Any) -> dict[str, Any]:
     return config
 
 
-def test_page_command_and_api_make_the_same_collection_of_an_endpoint(operator: Client) -> None:
+def test_page_command_and_api_create_the_same_collection_of_an_endpoint(operator: Client) -> None:
     endpoints.save(name="lab", address="https://lab.example/v1", models="qwen-coder, other-*")
-    form = filled(operator, {"policy.type": "endpoint"})
+    form = fill_form(operator, {"policy.type": "endpoint"})
     assert form["policy.endpoint"] == "lab"
     form |= {
         "policy.model": "qwen-coder", "policy.temperature": "0.5", "rollout.group_size": "4",
         "rollout.max_concurrent": "16", "dataset.split": "heldout", "collection.start_index": "1",
         "policy.input_price": "2", "policy.output_price": "8", "policy.spend_limit": "5",
     }  # fmt: skip
-    run = created(operator, form)
+    run = create_run(operator, form)
     assert (run.kind, run.state, run.recipe, run.name) == (
         "rollout",
         "queued",
@@ -85,12 +85,12 @@ def test_page_command_and_api_make_the_same_collection_of_an_endpoint(operator: 
     assert run.config["agent"]["tool_format"] == "native"
     assert run.config["sandbox"]["backend"] == "local"
     prices = {"policy.input_price": 2, "policy.output_price": 8, "policy.spend_limit": 5}
-    assert run.config == by_command(
+    assert run.config == config_by_command(
         *("--endpoint", "lab", "--model", "qwen-coder", "--temperature", "0.5", "--samples", "4"),
         *("--concurrency", "16", "--split", "heldout", "--start", "1"),
         *(text for name, value in prices.items() for text in ("--set", f"{name}={value}")),
     )
-    assert run.config == by_api(
+    assert run.config == config_by_api(
         operator,
         **{
             "name": "qwen-coder on tasks", "dataset.name": "tasks", "dataset.split": "heldout",
@@ -101,31 +101,31 @@ def test_page_command_and_api_make_the_same_collection_of_an_endpoint(operator: 
     )  # fmt: skip
 
 
-def test_choosing_to_skip_names_the_earlier_collections_of_the_same_model(operator: Client) -> None:
-    first = created(operator, filled(operator, {"policy.type": "oracle"}))
-    created(operator, filled(operator, {"policy.type": "noop"}))
+def test_skip_setting_selects_earlier_collections_of_the_same_model(operator: Client) -> None:
+    first = create_run(operator, fill_form(operator, {"policy.type": "oracle"}))
+    create_run(operator, fill_form(operator, {"policy.type": "noop"}))
     stream = Stream()
     stream.add("run_started", host="h", pid=1, rollouts_kept=0)
     Run.objects.filter(pk=first.pk).update(state="draft")
     first.refresh_from_db()
     post(launched(first)[1], stream)
-    form = filled(operator, {"policy.type": "oracle", "collection.skip": "finished"})
+    form = fill_form(operator, {"policy.type": "oracle", "collection.skip": "finished"})
     assert form["collection.skip_runs"].split() == [str(first.pk)]
-    assert created(operator, form).config == by_command("--model", "oracle", "--skip", "finished")
+    assert create_run(operator, form).config == config_by_command("--model", "oracle", "--skip", "finished")
 
 
-def test_derived_settings_follow_until_a_person_changes_them(operator: Client) -> None:
+def test_derived_settings_follow_until_a_user_changes_them(operator: Client) -> None:
     Dataset.objects.create(name="remote")
-    form = filled(operator, {"policy.type": "oracle"})
+    form = fill_form(operator, {"policy.type": "oracle"})
     assert (form["name"], form["sandbox.backend"]) == ("oracle on tasks", "local")
-    form = rendered_anew(operator, form, {"policy.type": "noop", "dataset.name": "remote"})
+    form = rerender(operator, form, {"policy.type": "noop", "dataset.name": "remote"})
     assert (form["name"], form["sandbox.backend"]) == ("noop on remote", "docker")
-    form = rendered_anew(operator, form, {"name": "mine", "dataset.name": "tasks"})
+    form = rerender(operator, form, {"name": "mine", "dataset.name": "tasks"})
     assert (form["name"], form["sandbox.backend"]) == ("mine", "local")
     endpoints.save(name="lab", address="https://lab.example/v1")
-    form = rendered_anew(operator, form, {"policy.type": "endpoint"})
+    form = rerender(operator, form, {"policy.type": "endpoint"})
     assert form["agent.tool_format"] == "native"
-    form = rendered_anew(operator, form, {"agent.tool_format": "xml", "policy.model": "m"})
-    assert rendered_anew(operator, form, {})["agent.tool_format"] == "xml"
-    form = rendered_anew(operator, form, {"agent.tool_format": "native"})
-    assert rendered_anew(operator, form, {"policy.type": "oracle"})["agent.tool_format"] == "xml"
+    form = rerender(operator, form, {"agent.tool_format": "xml", "policy.model": "m"})
+    assert rerender(operator, form, {})["agent.tool_format"] == "xml"
+    form = rerender(operator, form, {"agent.tool_format": "native"})
+    assert rerender(operator, form, {"policy.type": "oracle"})["agent.tool_format"] == "xml"

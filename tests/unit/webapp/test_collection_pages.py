@@ -1,4 +1,4 @@
-"""The page of a collection or evaluation: its progress over all attempts, what ended it, how to go on."""
+"""Page of a collection or evaluation: progress over all attempts, endings, and continuation."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def made(recipe: str = "collect", **overrides: Any) -> Run:
     return runs.create(recipe=recipe, overrides={"dataset.name": "tasks", **ENDPOINT, **overrides})
 
 
-def begun(run: Run) -> tuple[Run, Any, Stream]:
+def started_run(run: Run) -> tuple[Run, Any, Stream]:
     run, claim = launched(run)
     stream = Stream()
     stream.add("run_started", host="h", pid=1, rollouts_kept=0, total_iterations=int(run.kind == "rollout"))
@@ -50,7 +50,7 @@ def begun(run: Run) -> tuple[Run, Any, Stream]:
 
 
 def going(run: Run, done: int = 32, total: int = 64, **state: Any) -> tuple[Run, Any, Stream]:
-    run, claim, stream = begun(run)
+    run, claim, stream = started_run(run)
     progress = {"message": "rollouts", "done": done, "total": total, "seconds_left": STATE["seconds_left"]}
     stream.add("run_progress", collection=STATE | state, **progress)
     post(claim, stream, 1)
@@ -59,7 +59,7 @@ def going(run: Run, done: int = 32, total: int = 64, **state: Any) -> tuple[Run,
 
 
 def text_of(client: Client, run: Run, region: str = "run-header") -> str:
-    """The words of a live region, white space collapsed."""
+    """Return the text of a live region with white space collapsed."""
     html = inner_html(client.get(f"/runs/{run.pk}/").content.decode(), region)
     return " ".join(re.sub(r"<[^>]+>", " ", html).replace("\u202f", " ").split())
 
@@ -79,7 +79,7 @@ def test_progress_shows_counts_interval_rate_tokens_cost_and_time_left(operator:
     assert "model qwen-coder at lab" in text
 
 
-def stopped(run: Run, **summary: Any) -> Run:
+def stopped_run(run: Run, **summary: Any) -> Run:
     run, claim, stream = going(run)
     reason = "the run has spent $5.0010 of policy.spend_limit $5"
     stream.add("run_finished", state="stopped", reason=reason, summary=summary)
@@ -88,8 +88,8 @@ def stopped(run: Run, **summary: Any) -> Run:
     return run
 
 
-def test_a_spend_limit_is_named_with_the_way_to_go_on(operator: Client) -> None:
-    run = stopped(made(), stopped_by="spend_limit")
+def test_spend_limit_is_reported_with_a_link_to_collect_the_rest(operator: Client) -> None:
+    run = stopped_run(made(), stopped_by="spend_limit")
     text = text_of(operator, run)
     assert "Stopped at its spend limit. The run has spent $5.0010 of policy.spend_limit $5." in text
     assert "Resume" not in text
@@ -107,7 +107,7 @@ def test_a_spend_limit_is_named_with_the_way_to_go_on(operator: Client) -> None:
     assert fields["policy.spend_limit"].value == "5.0"
 
 
-def test_endings_stand_beside_the_solve_rate(operator: Client) -> None:
+def test_endings_are_shown_beside_the_solve_rate(operator: Client) -> None:
     run, _, _ = going(made(), endings={"submitted": 1, "rollout_timeout": 28, "max_steps": 1})
     text = text_of(operator, run)
     assert (
@@ -115,8 +115,8 @@ def test_endings_stand_beside_the_solve_rate(operator: Client) -> None:
     )
 
 
-def test_the_phase_is_the_same_on_the_page_in_the_terminal_and_in_the_api(operator: Client) -> None:
-    run, claim, stream = begun(make_run(**{"trainer.iterations": 4}))
+def test_phase_is_the_same_on_page_in_terminal_and_in_api(operator: Client) -> None:
+    run, claim, stream = started_run(make_run(**{"trainer.iterations": 4}))
     later = {"follows": "4 iterations, 1 evaluation", "seconds_left": 754.0}
     stream.add("run_progress", message="evaluation 'heldout' before training", done=28, total=256, **later)
     post(claim, stream, 1)
@@ -128,13 +128,13 @@ def test_the_phase_is_the_same_on_the_page_in_the_terminal_and_in_the_api(operat
     assert f"{line.capitalize()} then 4 iterations, 1 evaluation about 12 min 34 s left" in text.replace(
         "&#x27;", "'"
     )
-    found = operator.get(f"/api/v1/runs/{run.pk}").json()
-    assert found["progress_follows"] == "4 iterations, 1 evaluation"
-    assert found["progress_seconds_left"] == 754.0
+    answer = operator.get(f"/api/v1/runs/{run.pk}").json()
+    assert answer["progress_follows"] == "4 iterations, 1 evaluation"
+    assert answer["progress_seconds_left"] == 754.0
 
 
 def test_a_training_shows_its_evaluation_in_progress(operator: Client) -> None:
-    run, claim, stream = begun(make_run(**{"evaluation.samples": 3}))
+    run, claim, stream = started_run(make_run(**{"evaluation.samples": 3}))
     for index, reward in enumerate((1.0, 0.0)):
         stream.trajectory(ref(0, "a", index, phase="eval:heldout"), reward=reward)
     stream.trajectory(ref(0, "b", 0, phase="eval:heldout"), finish=False)
@@ -146,7 +146,7 @@ def test_a_training_shows_its_evaluation_in_progress(operator: Client) -> None:
 
 def test_a_change_is_shown_only_where_a_paired_test_supports_it(operator: Client) -> None:
     def changed(num_gained: int) -> str:
-        run, claim, stream = begun(made(name=f"gains {num_gained}"))
+        run, claim, stream = started_run(made(name=f"gains {num_gained}"))
         for at in (0, 1):
             for number in range(8):
                 solved = at == 1 and number < num_gained
@@ -165,7 +165,7 @@ def test_a_change_is_shown_only_where_a_paired_test_supports_it(operator: Client
     assert 'class="up num">+87.5' in many
 
 
-def test_an_evaluation_shows_partial_numbers_of_tasks_that_have_ended(operator: Client) -> None:
+def test_evaluation_shows_partial_results_of_ended_tasks(operator: Client) -> None:
     run, claim, stream = going(made("quickstart-evaluate", **{"rollout.group_size": 2}))
     for task, rewards in {"a": (1.0, 0.0), "b": (1.0, 1.0), "c": (1.0,)}.items():
         for index, reward in enumerate(rewards):

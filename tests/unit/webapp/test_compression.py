@@ -1,4 +1,4 @@
-"""Compression of responses: pages and the API shrink, archives and secrets are left alone."""
+"""Compression of responses: pages, API and archives, and protection of CSRF tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCEPTS = {"Accept-Encoding": "gzip"}
 
 
 @pytest.mark.django_db
-def test_pages_and_answers_are_compressed_for_those_who_accept_it() -> None:
+def test_pages_and_api_responses_are_compressed_for_clients_that_accept_gzip() -> None:
     yard = make_yard(iterations=1, group_size=2)
     client = Client()
     client.force_login(make_user("ada", Role.OPERATOR))
@@ -35,7 +35,7 @@ def test_pages_and_answers_are_compressed_for_those_who_accept_it() -> None:
 
 
 @pytest.mark.django_db
-def test_the_csrf_token_and_the_length_differ_between_compressed_pages() -> None:
+def test_csrf_token_and_length_differ_between_compressed_pages() -> None:
     client = Client()
     client.force_login(make_user("ada", Role.OPERATOR))
     pages = [client.get("/account/", headers=ACCEPTS).content for _ in range(8)]

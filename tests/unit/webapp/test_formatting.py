@@ -1,4 +1,4 @@
-"""Numbers, durations and chips as pages write them."""
+"""Formatting of numbers, chips, patches, texts and controls on pages."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from webapp.runs.contexts.solve_map import level_of
 from webapp.templatetags import yard
 
 
-def test_unknown_is_a_dash_and_never_zero() -> None:
+def test_unknown_numbers_are_shown_as_a_dash() -> None:
     for write in (yard.number, yard.signed, yard.fixed, yard.percent, yard.points, yard.seconds, yard.clock):
         assert write(None) == "–"
     assert yard.sparkline([None, 1.0]) == '<span class="muted">–</span>'
 
 
-def test_chips_escape_what_they_are_given() -> None:
+def test_chips_escape_their_text() -> None:
     assert "<script>" not in yard.chip("<script>alert(1)</script>")
     assert "<script>" not in yard.mask_chip(False, "<script>", None)
     assert "<b>" not in yard.stacked_bar([("<b>", "x", 1.0)])
@@ -40,7 +40,7 @@ def test_patch_lines_are_counted_highlighted_and_escaped() -> None:
     assert 'class="mi"' in diff.lines[4].html
 
 
-def test_only_lines_of_hunks_are_added_or_removed() -> None:
+def test_only_hunk_lines_count_as_added_or_removed() -> None:
     patch = (
         'diff --git "a/q\\"x.sql" "b/q\\"x.sql"\nindex 1111111..2222222 100644\n'
         '--- "a/q\\"x.sql"\n+++ "b/q\\"x.sql"\n'
@@ -49,13 +49,13 @@ def test_only_lines_of_hunks_are_added_or_removed() -> None:
     )
     diff = patch_diff(patch)
     assert diff is not None
-    wanted = ["gh"] * 4 + ["gu", "gd", "gd", "gi", "", ""] + ["gh"] * 3
-    assert [line.css for line in diff.lines] == wanted
+    expected = ["gh"] * 4 + ["gu", "gd", "gd", "gi", "", ""] + ["gh"] * 3
+    assert [line.css for line in diff.lines] == expected
     assert (diff.num_added, diff.num_removed, diff.num_files) == (1, 2, 2)
     assert len(diff.lines) == diff.num_lines == patch.count("\n")
 
 
-def test_of_a_long_patch_only_what_is_shown_is_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_patch_is_parsed_only_as_far_as_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     hunk = "@@ -1,2 +1,3 @@ f()\n a\n-b\n+++ c\n+d\n"
     files = [f"diff --git a/{name}.py b/{name}.py\n--- a/{name}.py\n+++ b/{name}.py\n{hunk}" for name in "ab"]
     long = "@@ -0,0 +1,30000 @@\n" + "+new\n" * 30_000
@@ -77,7 +77,7 @@ def test_of_a_long_patch_only_what_is_shown_is_parsed(monkeypatch: pytest.Monkey
     assert parsed == [9, 13, 14, 18, 500]
 
 
-def test_an_edit_shows_only_what_changed() -> None:
+def test_edit_is_shown_as_a_line_diff() -> None:
     diff = edit_diff("a\nb\nc", "a\nB\nc", "x.txt")
     assert [(line.sign, str(line.html)) for line in diff.lines] == [
         (" ", "a"),
@@ -97,14 +97,14 @@ def test_text_is_cut_by_lines_and_by_characters() -> None:
     assert cut_text("").num_lines == 0
 
 
-def test_solve_levels() -> None:
+def test_solve_level_depends_on_solved_graded_and_cut_short_rollouts() -> None:
     assert [level_of(s, 8) for s in (0, 1, 4, 7, 8)] == [0, 1, 2, 3, 4]
     assert level_of(0, 0) == -1
     assert level_of(0, 8, 8) == -1, "time limits ended all"
     assert level_of(0, 8, 7) == 0
 
 
-def test_controls_follow_state_and_wish() -> None:
+def test_controls_depend_on_current_and_desired_state() -> None:
     assert [c.action for c in controls_of("draft", "run")] == ["start"]
     assert [c.action for c in controls_of("running", "run")] == ["pause", "stop"]
     assert [c.action for c in controls_of("running", "pause")] == ["resume", "stop"]
@@ -133,9 +133,9 @@ def test_evaluations_are_compared_with_the_first_of_their_name() -> None:
     assert [label for label, _ in plots[1].shown] == [""]
 
 
-def test_a_rate_is_marked_where_a_time_limit_ended_rollouts() -> None:
-    found = Endings.of({"submitted": 11, "rollout_timeout": 245}, excluded=3)
-    html = yard.show_endings(found)
+def test_endings_warn_of_rollouts_ended_by_a_time_limit() -> None:
+    endings = Endings.of({"submitted": 11, "rollout_timeout": 245}, excluded=3)
+    html = yard.show_endings(endings)
     assert "245 of 256 were ended by a time limit" in html
     assert "submitted\u202f11 · rollout time limit\u202f245 · excluded\u202f3" in html
     assert "warning" not in yard.show_endings(Endings.of({"submitted": 1, "max_steps": 2}, excluded=0))
@@ -143,7 +143,7 @@ def test_a_rate_is_marked_where_a_time_limit_ended_rollouts() -> None:
 
 
 def test_a_phase_keeps_the_commas_of_its_message() -> None:
-    found = Phase(
+    phase = Phase(
         now="rollouts (12 running, 30 steps)", done=1000, total=12_800, follows="", seconds_left=None
     )
-    assert str(found) == "rollouts (12 running, 30 steps) 1\u202f000 of 12\u202f800"
+    assert str(phase) == "rollouts (12 running, 30 steps) 1\u202f000 of 12\u202f800"

@@ -1,4 +1,4 @@
-"""Every page on a populated yard: its links lead somewhere, and it never runs what models wrote."""
+"""All pages of a populated yard: working links, escaped model output, and bounded query counts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HOSTILE = """<script>alert(1)</script>"'><img src=x onerror=alert(1)>{{7*7}}\u20
 
 
 def pages(yard: Yard) -> dict[str, str]:
-    """One address of every kind of page."""
+    """Return one address of every kind of page."""
     run, key = yard.run.pk, yard.tasks[0].key
     pair = f"first={run}:train:0&second={run}:eval:heldout:0"
     return {
@@ -60,7 +60,7 @@ def pages(yard: Yard) -> dict[str, str]:
     }
 
 
-def test_empty_pages_say_what_will_be_here() -> None:
+def test_empty_pages_explain_what_will_appear() -> None:
     client = signed_in(Role.OPERATOR)
     for address in ("/", "/runs/", "/trajectories/", "/sandboxes/", "/experiments/", "/datasets/"):
         text = client.get(address).content.decode()
@@ -75,7 +75,7 @@ def test_empty_pages_say_what_will_be_here() -> None:
 # --- access --------------------------------------------------------------------------------------
 
 
-def test_error_pages() -> None:
+def test_error_pages_explain_missing_pages_and_roles() -> None:
     client = signed_in(Role.VIEWER)
     missing = client.get("/runs/999999999/")
     assert missing.status_code == 404
@@ -89,7 +89,7 @@ def test_error_pages() -> None:
 # --- hostile content ------------------------------------------------------------------------------
 
 
-def test_nothing_a_model_wrote_is_ever_markup() -> None:
+def test_model_output_is_never_rendered_as_markup() -> None:
     yard = make_yard(iterations=1, group_size=2, mark=HOSTILE)
     client = signed_in(Role.ADMIN)
     for name, address in pages(yard).items():
@@ -104,7 +104,7 @@ def test_nothing_a_model_wrote_is_ever_markup() -> None:
         assert "unsafe" not in policy
 
 
-def test_whole_texts_are_plain_text() -> None:
+def test_whole_texts_of_steps_are_served_as_plain_text() -> None:
     yard = make_yard(iterations=1, group_size=2, mark=HOSTILE)
     trajectory = Trajectory.objects.filter(run=yard.run, phase="train").earliest("id")
     client = signed_in(Role.VIEWER)
@@ -115,7 +115,7 @@ def test_whole_texts_are_plain_text() -> None:
         assert HOSTILE in response.content.decode()
 
 
-def test_odd_task_ids_have_addresses() -> None:
+def test_unusual_task_ids_have_working_addresses() -> None:
     yard = make_yard(iterations=1, group_size=2)
     client = signed_in(Role.VIEWER)
     for key in ("a/b", "../..", "~2F", ".", "ü b?c#d%2F", "<b>"):
@@ -131,7 +131,7 @@ def test_odd_task_ids_have_addresses() -> None:
 # --- links ----------------------------------------------------------------------------------------
 
 
-def test_no_dead_link() -> None:
+def test_pages_have_no_dead_links() -> None:
     make_yard(iterations=1, group_size=2)
     client = signed_in(Role.ADMIN)
     seen: set[str] = set()
@@ -140,7 +140,7 @@ def test_no_dead_link() -> None:
     while queue:
         address = queue.pop()
         path, _, query = address.partition("?")
-        # Rows of one kind lead to pages of one kind: a few of each are enough.
+        # Rows of one kind link to pages of one kind; two of each are enough.
         shape = re.sub(r"\d+|quic\w+", "N", path) + re.sub(r"=[^&]*", "=", query)
         if address in seen or shapes.get(shape, 0) >= 2 or path.startswith("/admin"):
             continue
@@ -170,7 +170,7 @@ def count_queries(client: Client, address: str) -> int:
     return len(captured)
 
 
-def test_lists_take_as_many_queries_for_more_rows() -> None:
+def test_query_count_of_pages_is_independent_of_the_number_of_rows() -> None:
     yard = make_yard(iterations=1, group_size=2)
     yard.stream.add("sandboxes_changed", records=[lease(0, sandbox_id="sb-live"), lease(1, "failed")])
     yard.stream.add("pool_status", **pool())

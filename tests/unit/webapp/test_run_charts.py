@@ -1,4 +1,4 @@
-"""Charts and solve map of a run: every iteration of a short one, buckets of a long one, parts in detail."""
+"""Charts and solve map of a run: iterations of short runs, buckets of long runs, detail of ranges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(("iterations", "bucketed"), [(MOST_POINTS, False), (MOST_POINTS + 200, True)])
-def test_a_page_has_a_bounded_number_of_points_that_end_with_the_newest(
+def test_charts_have_a_bounded_number_of_points_up_to_the_newest(
     iterations: int, bucketed: bool
 ) -> None:
     charts = build_run_detail(trained(iterations), {}, role=Role.VIEWER).charts
@@ -30,7 +30,7 @@ def test_a_page_has_a_bounded_number_of_points_that_end_with_the_newest(
     assert x == sorted(set(x))
 
 
-def test_a_part_is_asked_for_in_detail() -> None:
+def test_zoomed_range_is_returned_in_full_detail() -> None:
     run = trained(MOST_POINTS + 200)
     client = Client()
     client.force_login(make_user("eve", Role.VIEWER))
@@ -43,7 +43,7 @@ def test_a_part_is_asked_for_in_detail() -> None:
     assert Client().get(url).status_code == 302
 
 
-def test_the_headline_is_an_evaluation_of_tasks_that_are_not_trained_on() -> None:
+def test_headline_is_the_newest_evaluation_of_heldout_tasks() -> None:
     run = trained(3)
     assert build_run_detail(run, {}, role=Role.VIEWER).headline is None
     for name, iteration in (("heldout", 0), ("train", 0), ("heldout", 2)):
@@ -51,13 +51,13 @@ def test_the_headline_is_an_evaluation_of_tasks_that_are_not_trained_on() -> Non
             run=run, iteration=iteration, name=name, policy_version=0, num_samples=4, num_tasks=2,
             num_solved=1, solve_rate=0.25, interval_low=0.1, interval_high=0.5, finished_at=BEGAN,
         )  # fmt: skip
-    found = build_run_detail(run, {}, role=Role.VIEWER).headline
-    assert found is not None
-    assert (found.name, found.last.evaluation.iteration) == ("heldout", 2)
+    headline = build_run_detail(run, {}, role=Role.VIEWER).headline
+    assert headline is not None
+    assert (headline.name, headline.last.evaluation.iteration) == ("heldout", 2)
 
 
-def grouped(run: Run, numbers: dict[str, dict[int, tuple[int, int]]]) -> None:
-    """Store groups: task → iteration → (solved, graded)."""
+def store_groups(run: Run, numbers: dict[str, dict[int, tuple[int, int]]]) -> None:
+    """Store groups given as task → iteration → (solved, graded)."""
     now = timezone.now()
     Group.objects.bulk_create(
         Group(
@@ -72,23 +72,23 @@ def grouped(run: Run, numbers: dict[str, dict[int, tuple[int, int]]]) -> None:
 def test_the_solve_map_has_all_iterations_of_a_long_run_in_buckets() -> None:
     run = make_run()
     assert solve_map(run.pk) is None
-    grouped(run, {"a": {i: (i % 2, 2) for i in range(0, 2000, 5)}, "b": {3: (0, 4), 1999: (4, 4)}})
-    found = solve_map(run.pk)
-    assert found is not None
-    assert (found.buckets.width, len(found.buckets), found.buckets.middle) == (32, 63, 1024)
-    assert found.buckets.range_of(0) == (0, 31)
-    assert found.buckets.range_of(62) == (1984, 1999)
-    assert [task.key for task in found.page.rows] == ["b", "a"]
-    assert [(cell.bucket, cell.solved, cell.graded, cell.groups) for cell in found.cells["b"]] == [
+    store_groups(run, {"a": {i: (i % 2, 2) for i in range(0, 2000, 5)}, "b": {3: (0, 4), 1999: (4, 4)}})
+    grid = solve_map(run.pk)
+    assert grid is not None
+    assert (grid.buckets.width, len(grid.buckets), grid.buckets.middle) == (32, 63, 1024)
+    assert grid.buckets.range_of(0) == (0, 31)
+    assert grid.buckets.range_of(62) == (1984, 1999)
+    assert [task.key for task in grid.page.rows] == ["b", "a"]
+    assert [(cell.bucket, cell.solved, cell.graded, cell.groups) for cell in grid.cells["b"]] == [
         (0, 0, 4, 1), (62, 4, 4, 1),
     ]  # fmt: skip
-    assert sum(cell.groups for cell in found.cells["a"]) == 400
-    assert found.cells["a"][1] == Cell(bucket=1, solved=3, graded=12, cut_short=0, groups=6, iteration=35)
+    assert sum(cell.groups for cell in grid.cells["a"]) == 400
+    assert grid.cells["a"][1] == Cell(bucket=1, solved=3, graded=12, cut_short=0, groups=6, iteration=35)
 
 
 def test_tasks_of_the_solve_map_are_sorted_and_paged() -> None:
     run = make_run()
-    grouped(
+    store_groups(
         run,
         {
             "up": {0: (0, 4), 9: (4, 4)}, "down": {0: (2, 4), 9: (0, 4)}, "late": {9: (1, 4)},
@@ -97,9 +97,9 @@ def test_tasks_of_the_solve_map_are_sorted_and_paged() -> None:
     )  # fmt: skip
 
     def keys(sort: str) -> list[str]:
-        found = solve_map(run.pk, sort=sort)
-        assert found is not None
-        return [task.key for task in found.page.rows]
+        grid = solve_map(run.pk, sort=sort)
+        assert grid is not None
+        return [task.key for task in grid.page.rows]
 
     assert keys("-change") == ["up", "down", "late", "lost"]
     assert keys("change") == ["down", "up", "late", "lost"]

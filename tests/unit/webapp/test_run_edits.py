@@ -1,4 +1,4 @@
-"""Names, tags, notes, experiments, archiving and acknowledgement of runs: page, API and command."""
+"""Edits of runs by page, API and command: names, tags, notes, experiments, archive, acknowledgement."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def operator() -> Client:
 
 
 def own_run(**overrides: Any) -> Run:
-    """A draft of ada's."""
+    """Create a draft owned by ada."""
     run = make_run(**overrides)
     hand_over("ada")
     run.refresh_from_db()
@@ -62,27 +62,27 @@ def test_a_run_is_edited_from_its_page(operator: Client) -> None:
     assert (run.name, run.tags) == ("new", ["lr sweep", "slow"])
 
 
-def test_lists_filter_by_tag_and_leave_out_archived_runs(operator: Client) -> None:
+def test_run_list_filters_by_tag_and_omits_archived_runs(operator: Client) -> None:
     tagged, other = own_run(name="alpha"), own_run(name="beta")
     operator.post(f"/runs/{tagged.pk}/edit/", {"tags": 'a"b'})
     operator.post(f"/runs/{other.pk}/archive/")
 
-    def found(**filters: str) -> list[int]:
+    def run_ids(**filters: str) -> list[int]:
         return [run.pk for run in reads.list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
 
-    assert found() == found(tag='a"b') == [tagged.pk]
-    assert found(archived="only") == [other.pk]
-    assert found(archived="all") == [other.pk, tagged.pk]
-    assert found(tag="a") == []
+    assert run_ids() == run_ids(tag='a"b') == [tagged.pk]
+    assert run_ids(archived="only") == [other.pk]
+    assert run_ids(archived="all") == [other.pk, tagged.pk]
+    assert run_ids(tag="a") == []
     assert reads.tag_choices() == ['a"b']
     assert "beta" not in operator.get("/runs/").content.decode()
     assert "beta" in operator.get("/runs/?archived=only").content.decode()
     assert "Archived" in operator.get(f"/runs/{other.pk}/").content.decode()
     operator.post(f"/runs/{other.pk}/restore/")
-    assert found() == [other.pk, tagged.pk]
+    assert run_ids() == [other.pk, tagged.pk]
     run_writes.start(run=tagged)
     operator.post(f"/runs/{tagged.pk}/archive/")
-    assert found() == [other.pk, tagged.pk], "a queued run is not archived"
+    assert run_ids() == [other.pk, tagged.pk], "a queued run is not archived"
 
 
 def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) -> None:
@@ -103,7 +103,7 @@ def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) ->
     assert run.acknowledged_at is None, "only failures are acknowledged"
 
 
-def test_the_api_and_the_command_edit_too(operator: Client) -> None:
+def test_runs_are_edited_by_api_and_command(operator: Client) -> None:
     run = own_run()
     body = {"name": "mine", "tags": ["a"], "experiment": "first"}
     answer = operator.post(f"/api/v1/runs/{run.pk}/edit", body, "application/json")
@@ -121,7 +121,7 @@ def test_the_api_and_the_command_edit_too(operator: Client) -> None:
     assert "1 of 1 runs" in run_command("run", "list", "--tag", "b")
 
 
-def test_an_edit_never_overwrites_one_that_its_author_has_not_seen(operator: Client) -> None:
+def test_edit_never_overwrites_an_edit_unseen_by_its_author(operator: Client) -> None:
     run = own_run(name="old")
     client = Client()
     client.force_login(make_user("eve", Role.ADMIN))

@@ -1,4 +1,4 @@
-"""The form of a new run: every setting appears, and only differences become overrides."""
+"""Form of a new run: it shows every setting and turns only differences into overrides."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ pytestmark = pytest.mark.django_db
 def posted_form(
     recipe: str, posted: dict[str, str] | None = None, *, before: dict[str, Any] | None = None
 ) -> Draft:
-    """The draft of a form that was rendered with the overrides ``before``, after a person has edited it."""
+    """Return the draft of an edited form that was rendered with the overrides ``before``."""
     overrides = edited(draft(recipe=recipe, overrides=before), posted or {})
     return draft(recipe=recipe, overrides=overrides)
 
 
 def leaves(data: dict[str, Any], prefix: str = "") -> set[str]:
-    found: set[str] = set()
+    keys: set[str] = set()
     for key, value in data.items():
         section = isinstance(value, dict) and value
-        found |= leaves(value, f"{prefix}{key}.") if section else {f"{prefix}{key}"}
-    return found
+        keys |= leaves(value, f"{prefix}{key}.") if section else {f"{prefix}{key}"}
+    return keys
 
 
 def test_the_form_of_every_recipe_has_all_settings_and_changes_none() -> None:
@@ -73,7 +73,7 @@ def test_an_emptied_optional_setting_becomes_none() -> None:
     assert edited(draft(parent=run), {"dataset.limit": ""}) == {"dataset.limit": None}
 
 
-def test_an_error_is_put_beside_its_field_in_full() -> None:
+def test_errors_are_shown_in_full_beside_their_fields() -> None:
     posted = {"trainer.iterations": "0", "algorithm.preset": "a; trainer.seed: b"}
     with pytest.raises(ConfigError) as caught:
         resolve("quickstart", posted)
@@ -101,7 +101,7 @@ def test_provider_options_are_entered_and_shown_as_json() -> None:
 
 
 @pytest.mark.parametrize("entered", ["top_k=20", "[1]", '{"model": "other"}'])
-def test_wrong_provider_options_are_told_beside_their_field(entered: str) -> None:
+def test_invalid_provider_options_are_reported_beside_their_field(entered: str) -> None:
     chosen = {"policy.type": "endpoint", "policy.endpoint": "lab", "policy.model": "m"}
     made = posted_form("quickstart-evaluate", {"policy.extra_body": entered}, before=chosen)
     with pytest.raises(ConfigError) as caught:
@@ -112,7 +112,7 @@ def test_wrong_provider_options_are_told_beside_their_field(entered: str) -> Non
     ]
 
 
-def test_another_preset_replaces_what_was_left_and_keeps_what_was_changed() -> None:
+def test_preset_change_replaces_defaults_and_keeps_edited_settings() -> None:
     shown = texts(draft(recipe="quickstart"))
     changes = {"algorithm.preset": "dapo", "algorithm.clip_high": "0.4", "trainer.iterations": "5"}
     made = posted_form("quickstart", shown | changes)
@@ -128,17 +128,17 @@ def test_another_preset_replaces_what_was_left_and_keeps_what_was_changed() -> N
     assert posted_form("quickstart", shown, before=changes).overrides == changes
 
 
-def test_going_back_to_the_recipes_preset_changes_nothing() -> None:
+def test_reselecting_the_recipes_preset_creates_no_overrides() -> None:
     grpo = posted_form("quickstart", {"algorithm.preset": "grpo"})
     back = texts(grpo) | {"algorithm.preset": "grpo_pp"}
     assert posted_form("quickstart", back, before=dict(grpo.overrides)).overrides == {}
 
 
-def test_contradictions_and_inert_settings_are_told_before_a_run_is_made() -> None:
+def test_contradictory_and_inert_settings_are_reported_for_a_draft() -> None:
     made = posted_form("quickstart", {"trainer.minibatches": "1"})
-    found = {finding.setting: finding for finding in made.findings()}
-    assert found["algorithm.clip_high"].severity == "warning"
-    assert "one update per batch" in found["algorithm.clip_high"].message
+    by_setting = {finding.setting: finding for finding in made.findings()}
+    assert by_setting["algorithm.clip_high"].severity == "warning"
+    assert "one update per batch" in by_setting["algorithm.clip_high"].message
     findings = posted_form("quickstart", {"policy.temperature": "0"}).findings()
     assert [(f.severity, f.setting) for f in findings] == [("error", "policy.temperature")]
 
@@ -147,20 +147,20 @@ def origins(sections: tuple[FormSection, ...]) -> dict[str, Origin]:
     return {field.key: field.origin for section in sections for field in section.fields if field.origin}
 
 
-def test_datasets_and_splits_are_offered_with_their_numbers_of_tasks() -> None:
+def test_datasets_and_splits_are_offered_with_task_counts() -> None:
     Dataset.objects.create(name="older", num_tasks=1, splits={"test": 1})
     Dataset.objects.create(name="newer", num_tasks=1234, splits={"train": 1200, "heldout": 34})
     offers = run_offers(draft(recipe="quickstart", overrides={"dataset.name": "newer"}))
-    both = [("newer", "1,234 tasks: train 1,200, heldout 34"), ("older", "1 task: test 1")]
-    assert [(one.value, one.label) for one in offers["dataset.name"]] == both
+    expected = [("newer", "1,234 tasks: train 1,200, heldout 34"), ("older", "1 task: test 1")]
+    assert [(offer.value, offer.label) for offer in offers["dataset.name"]] == expected
     assert offers["evaluation.dataset"] == offers["dataset.name"]
-    assert [(one.value, one.label) for one in offers["dataset.split"]] == [
+    assert [(offer.value, offer.label) for offer in offers["dataset.split"]] == [
         ("train", "1,200 tasks"), ("heldout", "34 tasks"),
     ]  # fmt: skip
     offers = run_offers(
         draft(recipe="quickstart", overrides={"dataset.name": "newer", "evaluation.dataset": "older"})
     )
-    assert [one.value for one in offers["evaluation.split"]] == ["test"]
+    assert [offer.value for offer in offers["evaluation.split"]] == ["test"]
 
 
 HOSTILE = json.dumps(
@@ -172,7 +172,7 @@ HOSTILE = json.dumps(
 
 
 @pytest.mark.parametrize("rendered", ["", "[", "[1]", '{"overrides": []}', HOSTILE])
-def test_a_form_whose_hidden_field_was_changed_still_answers(client: Client, rendered: str) -> None:
+def test_form_survives_a_tampered_hidden_field(client: Client, rendered: str) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
     posted = {"recipe": "quickstart", "rendered": rendered, "trainer.iterations": "5", "then": "check"}
     answer = client.post("/runs/new/", posted)
@@ -180,7 +180,7 @@ def test_a_form_whose_hidden_field_was_changed_still_answers(client: Client, ren
     assert answer.context["rendered"].count('"trainer.iterations": "5"') == 1
 
 
-def test_naming_the_recipes_preset_replaces_its_section_unless_a_person_only_went_back() -> None:
+def test_explicit_recipe_preset_replaces_the_section_and_survives_the_form() -> None:
     named = {"algorithm.preset": "grpo_pp"}
     own = draft(recipe="quickstart").resolved().model_dump()["algorithm"]
     plain = draft(recipe="quickstart", overrides=named).resolved().model_dump()["algorithm"]
@@ -190,7 +190,7 @@ def test_naming_the_recipes_preset_replaces_its_section_unless_a_person_only_wen
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_drafts_equal_what_the_engine_resolves(recipe: str) -> None:
+def test_drafts_equal_the_configuration_resolved_by_the_engine(recipe: str) -> None:
     original = draft(recipe=recipe)
     choices: list[dict[str, Any]] = [{}, {"name": "other"}]
     if "algorithm" in original.original:
@@ -207,7 +207,7 @@ def test_drafts_equal_what_the_engine_resolves(recipe: str) -> None:
         assert {key: made.text(key) for key in shown} == shown
 
 
-def test_sections_that_agree_only_with_other_settings_can_be_chosen_together(client: Client) -> None:
+def test_interdependent_settings_can_be_changed_together(client: Client) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
     single = {"algorithm.preset": "reinforce_pp", "rollout.group_size": 1}
     config = draft(recipe="quickstart", overrides=single).resolved().model_dump(mode="json")
@@ -220,7 +220,7 @@ def test_sections_that_agree_only_with_other_settings_can_be_chosen_together(cli
     assert "rollout.group_size" in {finding.setting for finding in answer.context["findings"]}
 
 
-def test_what_followed_when_the_form_was_shown_is_not_a_persons_change(client: Client) -> None:
+def test_derived_settings_of_a_rendered_form_are_not_user_changes(client: Client) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
     late = Dataset.objects.create(name="late")
     shown = client.get("/runs/new/?recipe=quickstart&dataset.name=late").content.decode()
@@ -231,7 +231,7 @@ def test_what_followed_when_the_form_was_shown_is_not_a_persons_change(client: C
 
 
 @pytest.mark.parametrize("value", ["\ud800", "a\x00b", json.loads("[" * 200 + "]" * 200)])
-def test_values_that_no_database_stores_are_refused(client: Client, value: Any) -> None:
+def test_values_that_the_database_cannot_store_are_refused(client: Client, value: Any) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
     with pytest.raises(ConfigError, match="cannot be stored"):
         draft(recipe="quickstart", overrides={"dataset.name": value})
@@ -240,7 +240,7 @@ def test_values_that_no_database_stores_are_refused(client: Client, value: Any) 
     assert answer.status_code == 200
 
 
-def test_a_dataset_in_a_section_as_a_whole_counts_for_what_follows() -> None:
+def test_dataset_in_a_whole_section_override_determines_derived_settings() -> None:
     dataset = Dataset.objects.create(name="published")
     Task.objects.create(dataset=dataset, key="a", instance_id="a", split="train", image="example.org/image:1")
     section = draft(recipe="quickstart").original["dataset"] | {"name": "published"}

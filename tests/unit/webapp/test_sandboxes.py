@@ -1,4 +1,4 @@
-"""The pool's page, run tab, API, command and metrics: the same numbers, gated, texts escaped."""
+"""Sandbox pool on page, API, command and metrics: equal numbers, required roles, audited reaping."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.django_db
 
 
 def busy_yard(mark: str = "") -> Yard:
-    """A run with a pool in every kind of trouble, and its live rollout in one of its sandboxes."""
+    """Create a run with pool failures of every kind and a live rollout in one of its sandboxes."""
     yard = make_yard(iterations=1, group_size=2)
     records = [
         lease(
@@ -59,7 +59,7 @@ def text_of(client: Client, address: str) -> str:
     return response.content.decode()
 
 
-def test_reaping_is_asked_for_and_audited(
+def test_reaping_is_requested_and_audited(
     django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sent: list[str] = []
@@ -78,7 +78,7 @@ def test_reaping_is_asked_for_and_audited(
     assert client.post("/api/v1/pool/reap").status_code == 202
 
 
-def test_api_and_command_say_the_same() -> None:
+def test_api_and_command_return_the_same_pool_status() -> None:
     yard = busy_yard()
     client = signed_in(Role.VIEWER)
     answer = client.get(f"/api/v1/pool?run={yard.run.pk}").json()
@@ -100,7 +100,7 @@ def test_api_and_command_say_the_same() -> None:
 # --- metrics -----------------------------------------------------------------------------------------
 
 
-def scraped(client: Client, **headers: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+def scrape_metrics(client: Client, **headers: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     response = client.get("/metrics", headers=headers)
     assert response.status_code == 200
     assert response["Content-Type"].startswith("text/plain; version=")
@@ -111,16 +111,16 @@ def scraped(client: Client, **headers: str) -> dict[tuple[str, tuple[tuple[str, 
     }
 
 
-def test_metrics_in_prometheus_own_words() -> None:
+def test_metrics_are_exported_in_prometheus_format() -> None:
     yard = busy_yard()
     run = str(yard.run.pk)
     Run.objects.filter(pk=yard.run.pk).update(
         engine_seq=yard.run.last_seq + 5, heartbeat_at=timezone.now() - timedelta(seconds=2)
     )
-    found = scraped(signed_in(Role.VIEWER))
+    samples = scrape_metrics(signed_in(Role.VIEWER))
 
     def value(name: str, **labels: str) -> float:
-        return found[name, tuple(sorted(labels.items()))]
+        return samples[name, tuple(sorted(labels.items()))]
 
     assert value("trainyard_runs", state="running") == 1
     assert value("trainyard_runs", state="failed") == 0
@@ -144,7 +144,7 @@ def test_metrics_in_prometheus_own_words() -> None:
 # --- arithmetic --------------------------------------------------------------------------------------
 
 
-def test_quantiles_lie_inside_their_bucket() -> None:
+def test_quantiles_are_within_their_bucket() -> None:
     counts = clock(*[0.03] * 99, 700.0)["counts"]
     middle = quantile(counts, 0.5)
     assert middle is not None

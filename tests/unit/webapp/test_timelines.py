@@ -1,4 +1,4 @@
-"""Time strips and staleness: from events to the pages, the API and the command."""
+"""Time strips and staleness: from events to pages, API and command."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def address(yard: Yard, *, task: int = 1) -> str:
     return f"/runs/{yard.run.pk}/train/1/{yard.tasks[task].key}/1/"
 
 
-def test_every_iteration_has_a_strip_that_leads_to_the_costliest_rollouts(yard: Yard, viewer: Client) -> None:
+def test_iteration_strips_link_to_the_costliest_rollouts(yard: Yard, viewer: Client) -> None:
     strips = build_timeline(yard.run.pk, {}).page.rows
     assert [strip.index for strip in strips] == [2, 1, 0]
     engines, trainer, place, sandbox, grading = strips[1].lanes
@@ -51,13 +51,13 @@ def test_every_iteration_has_a_strip_that_leads_to_the_costliest_rollouts(yard: 
     assert viewer.get(address(yard)).status_code == 200
 
 
-def test_api_and_command_have_the_same_numbers(yard: Yard, viewer: Client) -> None:
-    found = viewer.get(f"/api/v1/runs/{yard.run.pk}/timeline?size=2").json()
-    assert (found["total"], [one["index"] for one in found["items"]]) == (3, [2, 1])
-    assert found["items"][1]["timeline"] == timeline_of(yard, 1, 1)
+def test_api_and_command_return_the_same_timelines(yard: Yard, viewer: Client) -> None:
+    answer = viewer.get(f"/api/v1/runs/{yard.run.pk}/timeline?size=2").json()
+    assert (answer["total"], [item["index"] for item in answer["items"]]) == (3, [2, 1])
+    assert answer["items"][1]["timeline"] == timeline_of(yard, 1, 1)
     assert viewer.get(f"/api/v1/runs/{yard.run.pk}/timeline?size=9999&page=-1").status_code == 200
     printed = run_command("run", "timeline", yard.run.pk, "--json")
-    assert json.loads(printed)["items"][:2] == found["items"]
+    assert json.loads(printed)["items"][:2] == answer["items"]
     printed = run_command("run", "timeline", yard.run.pk)
     lines = printed.splitlines()
     assert lines[-1] == "showing 1–3 of 3 iterations"
@@ -65,7 +65,7 @@ def test_api_and_command_have_the_same_numbers(yard: Yard, viewer: Client) -> No
     assert sum("waited longest, 6.50 s" in line for line in lines) == 6
 
 
-def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer: Client) -> None:
+def test_selected_batch_records_the_staleness_of_its_rollouts(yard: Yard, viewer: Client) -> None:
     key = yard.tasks[1].key
     yard.stream.add(
         "batch_selected", iteration=3, policy_version=4,
@@ -82,5 +82,5 @@ def test_a_selected_batch_tells_the_staleness_of_its_rollouts(yard: Yard, viewer
     group = viewer.get(f"/runs/{yard.run.pk}/train/1/{key}/").content.decode()
     assert group.count("2–3</span>") == 2
     assert "Staleness" not in viewer.get(f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}/").content.decode()
-    found = viewer.get(f"/api/v1/trajectories/{rollout.pk}").json()
-    assert (found["trained_iteration"], found["trained_version"]) == (3, 4)
+    answer = viewer.get(f"/api/v1/trajectories/{rollout.pk}").json()
+    assert (answer["trained_iteration"], answer["trained_version"]) == (3, 4)

@@ -1,4 +1,4 @@
-"""Counterfactual advantages: the page, the API and the command give the same numbers."""
+"""Counterfactual advantages: equal numbers from page, API and command."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ pytestmark = pytest.mark.django_db(transaction=True)
 KEEP_ALL = {"filtered_reasons": [], "baseline": "group_mean", "std_normalisation": "group"}
 
 
-def mixed(yard: Yard) -> str:
-    """The task of a group that some solved and some did not."""
+def mixed_task(yard: Yard) -> str:
+    """Return the task of a group with both solved and unsolved rollouts."""
     group = Group.objects.filter(
         run=yard.run, phase="train", num_solved__gt=0, num_solved__lt=F("num_graded")
     )
     return group[0].task_key
 
 
-def stored(yard: Yard) -> list[Trajectory]:
+def stored_rollouts(yard: Yard) -> list[Trajectory]:
     return list(
-        Trajectory.objects.filter(run=yard.run, phase="train", iteration=0, task_key=mixed(yard)).order_by(
+        Trajectory.objects.filter(run=yard.run, phase="train", iteration=0, task_key=mixed_task(yard)).order_by(
             "index"
         )
     )
 
 
-def test_the_runs_own_settings_give_what_was_stored() -> None:
+def test_settings_of_the_run_reproduce_the_stored_advantages() -> None:
     yard = make_yard(iterations=1)
-    found = counterfactual(yard.run, phase="train", iteration=0, task_key=mixed(yard), settings={})
-    assert found is not None
-    rows = stored(yard)
+    result = counterfactual(yard.run, phase="train", iteration=0, task_key=mixed_task(yard), settings={})
+    assert result is not None
+    rows = stored_rollouts(yard)
     assert any(row.advantage for row in rows)
     assert any(row.mask_reason == "infrastructure" for row in rows)
-    assert [(m.advantage, m.baseline, m.loss_mask, m.mask_reason) for m in found.members] == [
+    assert [(m.advantage, m.baseline, m.loss_mask, m.mask_reason) for m in result.members] == [
         (t.advantage, t.baseline, t.loss_mask, t.mask_reason) for t in rows
     ]
 
 
-def test_another_objective_counts_what_was_filtered() -> None:
+def test_another_objective_includes_filtered_rollouts() -> None:
     yard = make_yard(iterations=1)
-    key = mixed(yard)
-    rewards = {t.index: t.reward for t in stored(yard) if t.reward is not None}
+    key = mixed_task(yard)
+    rewards = {t.index: t.reward for t in stored_rollouts(yard) if t.reward is not None}
     mean, deviation = statistics.fmean(rewards.values()), statistics.stdev(rewards.values())
     answer = signed_in(Role.VIEWER).post(
         f"/api/v1/runs/{yard.run.pk}/groups/train/0/{key}/what-if",

@@ -1,4 +1,4 @@
-"""What enumerations, codes and events are called on pages."""
+"""Display texts of enumerations, codes and events on pages."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from webapp.models import Event
     [TerminationReason, Verdict, FindingKind, TestKind, TestOutcome, RowStatus],
     ids=lambda values: values.__name__,
 )
-def test_every_value_is_words(values: type[StrEnum]) -> None:
+def test_enumeration_values_are_displayed_as_words(values: type[StrEnum]) -> None:
     assert not [value for value in values if "_" in in_words(value)]
 
 
 @pytest.mark.django_db
-def test_every_event_is_a_sentence() -> None:
+def test_every_event_is_displayed_as_a_sentence() -> None:
     make_yard(iterations=1, group_size=2)
     for kind in KINDS:
         make_kind(kind)

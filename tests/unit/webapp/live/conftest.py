@@ -1,4 +1,4 @@
-"""Live updates without pauses: what they spare a busy machine would make each test wait for seconds."""
+"""Live updates without their pauses, which would delay each test by seconds."""
 
 from __future__ import annotations
 

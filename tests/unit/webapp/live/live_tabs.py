@@ -1,4 +1,4 @@
-"""Browser tabs over real WebSockets, spoken to the application in this process."""
+"""Browser tabs that exchange WebSocket messages with the application in this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ in_thread = database_sync_to_async
 
 
 def populated() -> tuple[Yard, Client]:
-    """A yard and an operator's client; heartbeats are fresh for as long as a slow machine may need."""
+    """Create a yard, with heartbeats that stay fresh for an hour, and an operator's client."""
     yard = make_yard(iterations=1, group_size=2)
     Run.objects.update(heartbeat_at=timezone.now() + timedelta(hours=1))
     client = Client(HTTP_HOST="localhost")
@@ -34,7 +34,7 @@ def populated() -> tuple[Yard, Client]:
 
 
 class Socket:
-    """The browser's end of a WebSocket, spoken to the application in this process."""
+    """Browser end of a WebSocket to the application in this process."""
 
     def __init__(self, headers: list[tuple[bytes, bytes]]) -> None:
         scope = {
@@ -47,7 +47,7 @@ class Socket:
         self._application: Any = ApplicationCommunicator(application, scope)  # type: ignore[no-untyped-call]
 
     async def open(self) -> bool:
-        """Whether the application accepted the connection."""
+        """Connect and return whether the application accepted the connection."""
         await self._application.send_input({"type": "websocket.connect"})
         return bool((await self.output())["type"] == "websocket.accept")
 
@@ -56,18 +56,18 @@ class Socket:
         await self._application.send_input({"type": "websocket.receive", "text": text})
 
     async def output(self) -> dict[str, Any]:
-        """What the application does next."""
-        found: dict[str, Any] = await self._application.receive_output(timeout=120)
-        return found
+        """Return the next message of the application."""
+        message: dict[str, Any] = await self._application.receive_output(timeout=120)
+        return message
 
     async def close(self) -> None:
-        """Go away and wait until the application has noticed."""
+        """Disconnect and wait until the application has handled it."""
         await self._application.send_input({"type": "websocket.disconnect", "code": 1000})
         await self._application.wait(timeout=240)
 
 
 class Tab:
-    """What a browser's tab holds: the page it loaded and what it was sent since."""
+    """State of a browser tab: the loaded page with the updates received since."""
 
     def __init__(self, socket: Socket) -> None:
         self.socket = socket
@@ -77,7 +77,7 @@ class Tab:
         self.charts: dict[str, Any] | None = None
 
     async def receive(self) -> dict[str, Any]:
-        """One message, applied as ``live.js`` does."""
+        """Receive one message and apply it as ``live.js`` does."""
         message: dict[str, Any] = json.loads((await self.socket.output())["text"])
         if message["type"] != "update":
             return message
@@ -99,7 +99,7 @@ class Tab:
             column += points["columns"][key]
 
     def sent_steps(self) -> list[str]:
-        """The steps of all updates: those of one event may come before the update that has its number."""
+        """Return the steps of all updates; a step may precede the update with its event's number."""
         return [step for update in self.updates for step in update.get("steps", {}).get("html", [])]
 
     async def until(self, seq: int) -> None:
@@ -110,7 +110,7 @@ class Tab:
 
 @asynccontextmanager
 async def tab(client: Client | None, **subscribe: Any) -> AsyncIterator[Tab]:
-    """An open WebSocket with the client's session."""
+    """Open a WebSocket with the client's session."""
     headers = [(b"origin", b"http://localhost"), (b"host", b"localhost")]
     if client is not None:
         cookie = client.cookies[django_settings.SESSION_COOKIE_NAME].value

@@ -1,4 +1,4 @@
-"""Live updates over real WebSockets, Redis and Postgres: a page at n plus fragments equals a fresh page."""
+"""Live updates over WebSockets, Redis and Postgres: a page plus later fragments equals a fresh page."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 
 
 def finish_live_rollout(yard: Yard) -> None:
-    """The live rollout ends, its group is judged, an iteration and an evaluation finish."""
+    """Finish the live rollout, its group, an iteration and an evaluation."""
     ref = yard.ref(yard.iterations, 0, 0)
     add_live_step(yard, yard.iterations, 1)
     yard.stream.finished(ref, steps=2)
@@ -53,7 +53,7 @@ def finish_live_rollout(yard: Yard) -> None:
 
 
 @pytest.mark.parametrize("query", ["", "?tab=trajectories"])
-async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
+async def test_run_page_plus_fragments_equals_a_fresh_page(query: str) -> None:
     yard, client = await in_thread(populated)()
     address = f"/runs/{yard.run.pk}/{query}"
     page = await in_thread(fetch)(client, address)
@@ -75,7 +75,7 @@ async def test_run_page_plus_fragments_is_a_fresh_page(query: str) -> None:
         assert opened.charts["x"] == [0.0, 2.0]
 
 
-async def test_trajectory_page_plus_fragments_is_a_fresh_page() -> None:
+async def test_trajectory_page_plus_fragments_equals_a_fresh_page() -> None:
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
     address = f"/runs/{yard.run.pk}/{'/'.join(target)}/"
@@ -102,7 +102,7 @@ def finish_at(yard: Yard, steps: int) -> None:
     yard.post()
 
 
-async def test_other_pages_are_equal_too() -> None:
+async def test_other_pages_plus_fragments_equal_fresh_pages() -> None:
     yard, client = await in_thread(populated)()
     run, key = yard.run.pk, yard.tasks[0].key
     pages: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -116,8 +116,8 @@ async def test_other_pages_are_equal_too() -> None:
             name: await stack.enter_async_context(tab(client, page=name, **cursor))
             for name, (_, _, cursor) in pages.items()
         }
-        for one in opened.values():
-            await one.receive()
+        for opened_tab in opened.values():
+            await opened_tab.receive()
         await in_thread(finish_live_rollout)(yard)
         await in_thread(Run.objects.filter(pk=run).update)(heartbeat_at=timezone.now() + timedelta(hours=1))
         for name, (address, region, _) in pages.items():
@@ -126,8 +126,8 @@ async def test_other_pages_are_equal_too() -> None:
                 await opened[name].receive()
 
 
-async def test_tab_reaches_an_event_stored_during_the_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is read before its steps: the next rendering has the event, and nothing else that is new."""
+async def test_event_stored_during_a_rendering_is_sent_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is read before its steps, so the new event is the only change of the next rendering."""
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
 
@@ -145,7 +145,7 @@ async def test_tab_reaches_an_event_stored_during_the_rendering(monkeypatch: pyt
         assert [len(update["steps"]["html"]) for update in opened.updates if "steps" in update] == [1]
 
 
-async def test_tab_gets_a_step_in_full_that_is_stored_while_steps_are_read(
+async def test_step_stored_while_steps_are_read_is_sent_in_full(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     yard, client = await in_thread(populated)()
@@ -155,10 +155,10 @@ async def test_tab_gets_a_step_in_full_that_is_stored_while_steps_are_read(
 
     def overtaken(read: Callable[..., Any]) -> Callable[..., Any]:
         def reading(*args: Any, **kwargs: Any) -> Any:
-            found = read(*args, **kwargs)
+            result = read(*args, **kwargs)
             if unread:
                 add_and_post(yard, unread.pop())
-            return found
+            return result
 
         return reading
 
@@ -172,7 +172,7 @@ async def test_tab_gets_a_step_in_full_that_is_stored_while_steps_are_read(
         assert "step stub" not in "".join(opened.steps)
 
 
-async def test_a_tab_that_comes_back_gets_what_it_missed() -> None:
+async def test_reconnected_tab_receives_missed_steps() -> None:
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
     await in_thread(add_and_post)(yard, 1)
@@ -186,7 +186,7 @@ async def test_a_tab_that_comes_back_gets_what_it_missed() -> None:
         )
 
 
-async def test_strangers_are_refused() -> None:
+async def test_sockets_without_session_or_role_are_refused() -> None:
     async with tab(None) as opened:
         assert (await opened.socket.output())["code"] == SIGNED_OUT
     client = Client(HTTP_HOST="localhost")
@@ -214,7 +214,7 @@ ORIGINS = {
 }
 
 
-async def test_only_the_site_itself_may_open_a_socket(settings: Any) -> None:
+async def test_only_same_origin_and_trusted_sites_can_open_a_socket(settings: Any) -> None:
     settings.CSRF_TRUSTED_ORIGINS = ["https://yard.example"]
     for origin, allowed in ORIGINS.items():
         headers = [(b"origin", origin)] if origin else []
@@ -223,7 +223,7 @@ async def test_only_the_site_itself_may_open_a_socket(settings: Any) -> None:
     assert not await Socket(stranger).open(), "a host that is not the site's"
 
 
-async def test_behind_a_proxy_its_header_tells_the_scheme(settings: Any) -> None:
+async def test_proxy_header_determines_the_scheme_of_the_origin(settings: Any) -> None:
     settings.SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
     headers = [(b"origin", b"https://localhost"), (b"host", b"localhost")]
     for proto, allowed in ((b"https", True), (b"http", False), (b"", False)):
@@ -236,7 +236,7 @@ NONSENSE = (
 )  # fmt: skip
 
 
-async def test_nonsense_closes_the_socket() -> None:
+async def test_malformed_messages_close_the_socket() -> None:
     _, client = await in_thread(populated)()
     for message in NONSENSE:
         async with tab(client) as opened:
@@ -244,7 +244,7 @@ async def test_nonsense_closes_the_socket() -> None:
             assert (await opened.socket.output())["code"] == 4400, message[:50]
 
 
-async def test_viewers_get_no_controls_and_no_gold() -> None:
+async def test_viewers_receive_no_controls_and_no_gold_patch() -> None:
     yard, _ = await in_thread(populated)()
     target = ("train", "0", yard.tasks[0].key, "0")
     for role in Role:
@@ -255,7 +255,7 @@ async def test_viewers_get_no_controls_and_no_gold() -> None:
         assert ("# gold" in page.html["trajectory-outcome"]) is can_operate
 
 
-async def test_controls_work_for_the_owner_of_a_run_only() -> None:
+async def test_controls_are_enabled_only_for_the_owner_of_a_run() -> None:
     yard, _ = await in_thread(populated)()
     await in_thread(yard.run.refresh_from_db)()
     owner = yard.run.created_by_id
@@ -298,8 +298,8 @@ ENDS: tuple[tuple[Callable[[Client], None], int], ...] = (
 )  # fmt: skip
 
 
-def another_ada() -> Client:
-    """An operator's client, whatever was done to the one before."""
+def recreate_ada() -> Client:
+    """Create the operator ada again and return its client."""
     User.objects.filter(username="ada").delete()
     client = Client(HTTP_HOST="localhost")
     client.force_login(make_user("ada", Role.OPERATOR))
@@ -309,7 +309,7 @@ def another_ada() -> Client:
 async def test_a_socket_ends_with_its_session_or_role() -> None:
     yard, _ = await in_thread(populated)()
     for change, code in ENDS:
-        client = await in_thread(another_ada)()
+        client = await in_thread(recreate_ada)()
         async with tab(client, page="run", run=yard.run.pk) as opened:
             await opened.receive()
             await in_thread(change)(client)
@@ -318,7 +318,7 @@ async def test_a_socket_ends_with_its_session_or_role() -> None:
             assert output["code"] == code, change
 
 
-async def test_a_change_that_nobody_told_of_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_change_without_a_message_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     yard, client = await in_thread(populated)()
     monkeypatch.setattr(notifications, "_send", lambda *_: None)
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
@@ -329,7 +329,7 @@ async def test_a_change_that_nobody_told_of_is_seen(monkeypatch: pytest.MonkeyPa
         assert len(opened.sent_steps()) == 1
 
 
-async def test_a_failing_database_is_shown_logged_and_survived(caplog: pytest.LogCaptureFixture) -> None:
+async def test_database_failure_is_shown_logged_and_recovered_from(caplog: pytest.LogCaptureFixture) -> None:
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
     async with tab(client, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:

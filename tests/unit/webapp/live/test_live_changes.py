@@ -1,4 +1,4 @@
-"""Which pages a batch of events concerns."""
+"""Pages affected by a batch of events."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def affected(changes: dict[str, Any], **params: str) -> set[str]:
     }
 
 
-def test_a_step_concerns_its_rollout_its_group_and_its_iteration() -> None:
+def test_step_affects_its_rollout_group_and_iteration() -> None:
     stream = Stream()
     stream.step(ref(1, "a", 2), 0)
     assert affected(message(stream)) == OF_THE_ROLLOUT
@@ -50,13 +50,13 @@ def test_a_step_concerns_its_rollout_its_group_and_its_iteration() -> None:
         (ref(1, "a", 2, phase="eval:heldout"), set()),
     ],
 )  # fmt: skip
-def test_a_step_of_another_rollout_concerns_what_they_share(other: dict[str, Any], pages: set[str]) -> None:
+def test_step_of_another_rollout_affects_only_shared_pages(other: dict[str, Any], pages: set[str]) -> None:
     stream = Stream()
     stream.step(other, 0)
     assert affected(message(stream)) == pages
 
 
-def test_starts_ends_and_judgements_concern_the_run_and_the_siblings() -> None:
+def test_rollout_starts_ends_and_finished_groups_affect_run_and_siblings() -> None:
     started, judged, ended = Stream(), Stream(), Stream()
     started.add("trajectory_started", ref=ref(1, "a", 5))
     judged.add("group_finished", iteration=1, phase="train", task_id="a", members=[])
@@ -65,7 +65,7 @@ def test_starts_ends_and_judgements_concern_the_run_and_the_siblings() -> None:
         assert affected(message(stream)) == {*OF_THE_ROLLOUT, "run"}
 
 
-def test_sandboxes_and_progress_concern_their_figures() -> None:
+def test_pool_status_and_progress_affect_only_the_pages_that_show_them() -> None:
     stream = Stream()
     stream.add("pool_status", **pool())
     assert affected(message(stream)) == {"run", "sandboxes"}
@@ -74,7 +74,7 @@ def test_sandboxes_and_progress_concern_their_figures() -> None:
     assert affected(message(stream)) == {"run", "overview", "runs"}
 
 
-def test_anything_else_concerns_every_page() -> None:
+def test_other_events_and_numerous_changes_affect_every_page() -> None:
     stream = Stream()
     stream.add("alert", severity="error", code="collapse", message="reward fell")
     assert affected(message(stream)) == set(PAGES)

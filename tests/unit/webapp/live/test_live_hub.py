@@ -1,4 +1,4 @@
-"""Tabs that show the same share one rendering per change, and only changes that a page shows cost one."""
+"""Live hub: tabs with equal content share one rendering per change that affects their page."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PAGES = (("run", 1), ("runs", None))
 
 @pytest.fixture
 def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Renderings by page; the watch is silent and nothing is too old, so that messages alone cause them."""
+    """Count renderings by page; polling and expiry are disabled, so only messages cause renderings."""
     counts: Counter[str] = Counter()
 
     def counted(subscription: Subscription, shared: SharedReads) -> Snapshot:
@@ -50,7 +50,7 @@ def rendered(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @asynccontextmanager
 async def tabs(client: Client, count: int, **subscribe: Any) -> AsyncIterator[list[Tab]]:
-    """Tabs that have got their first update, one after the other."""
+    """Open tabs one after the other, each with its first update received."""
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(count):
@@ -59,29 +59,29 @@ async def tabs(client: Client, count: int, **subscribe: Any) -> AsyncIterator[li
         yield opened
 
 
-def of_live_rollout(yard: Yard, index: int = 0) -> dict[str, Any]:
+def live_rollout_page(yard: Yard, index: int = 0) -> dict[str, Any]:
     target = ["train", str(yard.iterations), yard.tasks[0].key, str(index)]
     return {"page": "trajectory", "run": yard.run.pk, "target": target}
 
 
-async def test_tabs_that_show_the_same_cost_one_rendering_per_change(rendered: Counter[str]) -> None:
+async def test_tabs_with_equal_content_share_one_rendering_per_change(rendered: Counter[str]) -> None:
     yard, client = await in_thread(populated)()
-    async with tabs(client, 5, **of_live_rollout(yard)) as opened:
+    async with tabs(client, 5, **live_rollout_page(yard)) as opened:
         assert rendered["trajectory"] == 1, "tabs that come later are shown what is there"
         await in_thread(add_and_post)(yard, 1)
-        for one in opened:
-            await one.until(yard.run.last_seq)
-            assert len(one.steps) == 2
+        for opened_tab in opened:
+            await opened_tab.until(yard.run.last_seq)
+            assert len(opened_tab.steps) == 2
         assert rendered["trajectory"] == 2
 
 
-async def test_changes_during_a_rendering_become_one_update_of_every_tab(
+async def test_changes_during_a_rendering_are_merged_into_one_update(
     rendered: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yard, client = await in_thread(populated)()
     posted = threading.Event()
 
-    def held(subscription: Subscription, shared: SharedReads) -> Snapshot:
+    def blocked_snapshot(subscription: Subscription, shared: SharedReads) -> Snapshot:
         posted.wait()
         rendered[subscription.page] += 1
         return snapshot(subscription, shared)
@@ -90,77 +90,77 @@ async def test_changes_during_a_rendering_become_one_update_of_every_tab(
         for index in range(1, 21):
             add_and_post(yard, index)
 
-    async with tabs(client, 4, **of_live_rollout(yard)) as opened:
-        monkeypatch.setattr(hub, "snapshot", held)
+    async with tabs(client, 4, **live_rollout_page(yard)) as opened:
+        monkeypatch.setattr(hub, "snapshot", blocked_snapshot)
         await in_thread(burst)()
         pages, _ = consumer._SHARED[asyncio.get_running_loop()]
         while pages.heard.get((run_group(yard.run.pk), yard.run.pk), 0) < yard.run.last_seq:
             await asyncio.sleep(0.01)
         posted.set()
-        for one in opened:
-            await one.until(yard.run.last_seq)
-            assert len(one.steps) == 21
+        for opened_tab in opened:
+            await opened_tab.until(yard.run.last_seq)
+            assert len(opened_tab.steps) == 21
         assert rendered["trajectory"] <= 3, "the first one, that of the first change, that of the others"
 
 
-async def test_a_step_costs_no_rendering_of_pages_that_do_not_show_it(rendered: Counter[str]) -> None:
+async def test_step_causes_no_rendering_of_pages_that_do_not_show_it(rendered: Counter[str]) -> None:
     yard, client = await in_thread(populated)()
     run = yard.run.pk
     async with (
         tabs(client, 1, page="run", run=run),
         tabs(client, 1, page="overview"),
         tabs(client, 1, page="iteration", run=run, target=["train", "0"]),
-        tabs(client, 1, **of_live_rollout(yard)) as opened,
+        tabs(client, 1, **live_rollout_page(yard)) as opened,
     ):
         await in_thread(add_and_post)(yard, 1)
         await opened[0].until(yard.run.last_seq)
         assert rendered == {"run": 1, "overview": 1, "iteration": 1, "trajectory": 2}
 
 
-async def test_the_content_of_a_tab_is_made_once_for_all_roles_and_ways_to_it(
+async def test_panels_are_shared_between_roles_and_equal_queries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     yard, _ = await in_thread(populated)()
-    made: list[str] = []
+    built: list[str] = []
 
     def counted(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Panel:
-        made.append(tab)
+        built.append(tab)
         return build_panel(run, tab, params, role)
 
-    shown = [
+    subscriptions = [
         Subscription("run", yard.run.pk, (), query, role)
         for query in ((), (("tab", "groups"),), (("tab", "trajectories"),), (("tab", "log"),))
         for role in (Role.VIEWER, Role.OPERATOR)
     ]
-    alone = [await in_thread(snapshot)(one, SharedReads()) for one in shown]
+    separate = [await in_thread(snapshot)(subscription, SharedReads()) for subscription in subscriptions]
     monkeypatch.setattr(runs, "build_panel", counted)
     shared = SharedReads()
-    assert [await in_thread(snapshot)(one, shared) for one in shown] == alone
-    assert Counter(made) == {"groups": 1, "trajectories": 1, "log": 2}
+    assert [await in_thread(snapshot)(subscription, shared) for subscription in subscriptions] == separate
+    assert Counter(built) == {"groups": 1, "trajectories": 1, "log": 2}
 
 
-async def test_a_message_after_a_lost_one_is_taken_for_a_change_of_everything(
+async def test_message_after_a_lost_message_triggers_a_rendering(
     rendered: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yard, client = await in_thread(populated)()
-    async with tabs(client, 1, **of_live_rollout(yard)) as opened:
+    async with tabs(client, 1, **live_rollout_page(yard)) as opened:
         await in_thread(add_and_post)(yard, 1)
         await opened[0].until(yard.run.last_seq)
         with monkeypatch.context() as patch:
             patch.setattr(notifications, "_send", lambda *_: None)
             await in_thread(add_and_post)(yard, 2)
 
-        def other() -> None:
+        def add_step_elsewhere() -> None:
             yard.stream.step(yard.ref(yard.iterations, 1, 0), 0)
             yard.post()
 
-        await in_thread(other)()
+        await in_thread(add_step_elsewhere)()
         await opened[0].until(yard.run.last_seq)
         assert len(opened[0].steps) == 3
     assert rendered["trajectory"] == 3
 
 
-async def test_a_later_tab_is_shown_anew_what_is_too_old(
+async def test_new_tab_triggers_a_rendering_of_stale_content(
     rendered: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     yard, client = await in_thread(populated)()
@@ -170,18 +170,18 @@ async def test_a_later_tab_is_shown_anew_what_is_too_old(
         await in_thread(Run.objects.update)(heartbeat_at=timezone.now() - timedelta(hours=1))
         monkeypatch.setattr(hub, "FRESH_S", 0.0)
         async with tabs(client, 1, page="run", run=run.pk) as later:
-            await shows(later[0], "silent since")
-        await shows(before[0], "silent since")
+            await wait_for_header(later[0], "silent since")
+        await wait_for_header(before[0], "silent since")
     assert rendered["run"] == 2
 
 
-async def shows(tab: Tab, text: str) -> None:
-    """Receive until the header of the run has a text."""
+async def wait_for_header(tab: Tab, text: str) -> None:
+    """Receive until the header of the run contains a text."""
     while text not in tab.regions["run-header"]:
         await tab.receive()
 
 
-async def test_a_message_to_one_group_hides_no_lost_one_to_another() -> None:
+async def test_lost_messages_are_detected_separately_per_group() -> None:
     pages = Hub()
     run, runs = (LivePage(Subscription(page, number, (), (), Role.VIEWER)) for page, number in PAGES)
     pages.pages = {page.subscription: page for page in (run, runs)}
@@ -193,12 +193,12 @@ async def test_a_message_to_one_group_hides_no_lost_one_to_another() -> None:
     assert not runs.changed.is_set()
 
 
-async def test_a_tab_that_comes_while_the_last_one_leaves_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    leaving, stopped = asyncio.Event(), asyncio.Event()
+async def test_tab_added_while_the_last_tab_is_removed_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    looking, stopped = asyncio.Event(), asyncio.Event()
 
     async def look(_: Watch) -> None:
         try:
-            leaving.set()
+            looking.set()
             await asyncio.sleep(600)
         finally:
             await stopped.wait()
@@ -207,18 +207,18 @@ async def test_a_tab_that_comes_while_the_last_one_leaves_is_watched(monkeypatch
     monkeypatch.setattr(Watch, "_look", look)
     watching, first, second = Watch(Hub()), LiveConsumer(), LiveConsumer()
     watching.add(first)
-    await leaving.wait()
-    leaves = asyncio.create_task(watching.discard(first))
+    await looking.wait()
+    removal = asyncio.create_task(watching.discard(first))
     await asyncio.sleep(0)
-    leaving.clear()
+    looking.clear()
     watching.add(second)
     stopped.set()
-    await leaves
-    await leaving.wait()
+    await removal
+    await looking.wait()
     await watching.discard(second)
 
 
-async def test_a_tab_that_cannot_be_sent_to_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tab_with_a_failed_send_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*_: object, **__: object) -> None:
         raise OSError("the client is gone")
 
@@ -229,15 +229,15 @@ async def test_a_tab_that_cannot_be_sent_to_is_forgotten(monkeypatch: pytest.Mon
         await in_thread(notifications._send)({"type": "run.changed"}, run_group(yard.run.pk))
         pages, _ = consumer._SHARED[asyncio.get_running_loop()]
         (page,) = pages.pages.values()
-        (one,) = page.tabs
-        assert isinstance(one, LiveConsumer)
-        assert one._task is not None
-        await asyncio.wait([one._task])
+        (live_consumer,) = page.tabs
+        assert isinstance(live_consumer, LiveConsumer)
+        assert live_consumer._task is not None
+        await asyncio.wait([live_consumer._task])
         await opened.socket.close()
         assert pages.pages == {}
 
 
-def test_renderings_leave_a_busy_machine_to_its_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rendering_share_is_reduced_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "SHARE", 0.5)
     monkeypatch.setattr(hub, "BUSY_SHARE", 0.04)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))

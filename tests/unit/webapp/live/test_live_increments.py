@@ -1,4 +1,4 @@
-"""A tab is sent the points and steps that it lacks, or all of them where they cannot be appended."""
+"""Increments for a tab: its missing points and steps, or all where they cannot be appended."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from webapp.live.consumer import Subscribe, _new_points, _new_steps
 from webapp.live.fragments import Snapshot
 
 
-def test_points_are_added_or_made_anew() -> None:
-    def found(x: list[float]) -> Snapshot:
+def test_points_are_appended_or_replaced_as_a_whole() -> None:
+    def rendered(x: list[float]) -> Snapshot:
         return Snapshot(seq=1, charts={"x": x, "columns": {"reward/mean": [0.1] * len(x)}})
 
-    def wanted(point: float) -> Subscribe:
+    def subscription(point: float) -> Subscribe:
         return Subscribe(page="run", run=1, point=point, series=["reward/mean"])
 
-    assert _new_points(found([0, 1, 2]), wanted(0), again=False) == {
+    assert _new_points(rendered([0, 1, 2]), subscription(0), again=False) == {
         "x": [1, 2],
         "columns": {"reward/mean": [0.1, 0.1]},
     }
-    assert _new_points(found([0, 1]), wanted(1), again=False) is None
-    assert _new_points(found([0]), wanted(3), again=False) == {"reset": found([0]).charts}, (
+    assert _new_points(rendered([0, 1]), subscription(1), again=False) is None
+    assert _new_points(rendered([0]), subscription(3), again=False) == {"reset": rendered([0]).charts}, (
         "resumed from a checkpoint"
     )
-    assert _new_points(found([0, 1]), wanted(1), again=True) == {"reset": found([0, 1]).charts}
+    assert _new_points(rendered([0, 1]), subscription(1), again=True) == {"reset": rendered([0, 1]).charts}
     other = Subscribe(page="run", run=1, point=0, series=["loss/value"])
-    assert _new_points(found([0, 1]), other, again=False) == {"reset": found([0, 1]).charts}
+    assert _new_points(rendered([0, 1]), other, again=False) == {"reset": rendered([0, 1]).charts}
 
 
-def test_steps_are_sent_from_where_the_tab_is() -> None:
+def test_steps_are_sent_from_the_position_of_the_tab() -> None:
     three = Snapshot(seq=1, steps=("a", "b", "c"))
     assert _new_steps(three, Subscribe(page="trajectory", steps=1), again=False) == {
         "start": 1,
