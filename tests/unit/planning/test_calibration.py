@@ -1,4 +1,4 @@
-"""Assumptions from finished runs: the plan of a finished run agrees with what the run measured."""
+"""Assumptions from finished runs: the plan of a finished run matches its measurements."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RUN = json.loads((Path(__file__).parent / "quickstart_run.json").read_text())
 of its iterations."""
 RECORD = RunRecord(**RUN["record"])
 BOUND = 0.25
-"""Of an iteration's time: lengths and times of rollouts are fitted, waits and gradings are not."""
+"""Tolerance for an iteration's time: rollout lengths and times are fitted, waits and gradings are not."""
 
 
-def test_the_plan_of_a_finished_quickstart_agrees_with_it() -> None:
+def test_plan_of_a_finished_quickstart_matches_its_measurements() -> None:
     config = train_run(resolve("quickstart"))
     measured = measured_work(RECORD) | measured_speed(RECORD, config, GPUS[CPU])
     plan = plan_run(config, basis=gather_assumptions(measured, {}))
@@ -38,12 +38,12 @@ def test_the_plan_of_a_finished_quickstart_agrees_with_it() -> None:
 
 
 @pytest.mark.parametrize(("partial", "uniform"), [(None, None), (0.7, 0.3), (0.0, 0.99)])
-def test_uniform_groups_are_those_of_the_finished_run(partial: float | None, uniform: float | None) -> None:
-    found = measured_work(replace(RECORD, partial_share=partial)).get("uniform_share")
-    assert (found and found.value) == (uniform and pytest.approx(uniform))
+def test_uniform_share_is_measured_in_the_finished_run(partial: float | None, uniform: float | None) -> None:
+    share = measured_work(replace(RECORD, partial_share=partial)).get("uniform_share")
+    assert (share and share.value) == (uniform and pytest.approx(uniform))
 
 
-def test_a_person_overrides_what_was_measured() -> None:
+def test_given_assumptions_override_measured_ones() -> None:
     basis = gather_assumptions(measured_work(RECORD), {"solve_rate": 0.9})
     assert basis.assume.solve_rate == 0.9
     assert (basis.origins["solve_rate"], basis.origins["tool_s"]) == ("given", "quickstart")
@@ -61,12 +61,12 @@ def test_a_person_overrides_what_was_measured() -> None:
         ("", None),
     ],
 )
-def test_devices_are_recognised_by_the_names_that_torch_gives_them(device: str, name: str | None) -> None:
-    found = gpu_of(device)
-    assert (found.name if found else None) == name
+def test_gpus_are_recognised_by_their_torch_names(device: str, name: str | None) -> None:
+    gpu = gpu_of(device)
+    assert (gpu.name if gpu else None) == name
 
 
-def test_the_utilisation_belongs_to_the_kind_of_update() -> None:
+def test_utilisation_assumption_depends_on_the_kind_of_update() -> None:
     kinds = {
         "deepswe-32b": "mfu",
         "deepswe-qwen3-coder-30b": "mfu_experts",

@@ -1,4 +1,4 @@
-"""Longest conversations of models, from their ``config.json``."""
+"""Maximum context lengths of models, read from their ``config.json``."""
 
 from __future__ import annotations
 
@@ -57,17 +57,17 @@ def test_context_of_a_run_is_that_of_its_last_checkpoint(
     assert known_context("run:8", home=tmp_path) is None
 
 
-def test_context_of_named_models_is_known_and_that_of_others_is_not(tmp_path: Path) -> None:
+def test_context_is_known_for_built_in_and_published_models_only(tmp_path: Path) -> None:
     names = ("builtin:quickstart", "fresh:frozenlake", "Qwen/Qwen3-0.6B", "somebody/else", "builtin:none")
     assert [known_context(name, home=tmp_path) for name in names] == [2048, 1024, 40_960, None, None]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_recipes_ask_for_no_longer_contexts_than_their_models_have(recipe: str, tmp_path: Path) -> None:
+def test_recipes_request_no_longer_contexts_than_their_models_support(recipe: str, tmp_path: Path) -> None:
     assert not long_contexts(resolve(recipe, {}).model_dump(mode="json"), home=tmp_path)
 
 
-def test_long_contexts_name_their_settings(tmp_path: Path) -> None:
+def test_long_contexts_are_reported_with_their_settings(tmp_path: Path) -> None:
     policy, longer = {"checkpoint": "builtin:quickstart"}, {"max_context": 4096}
     config = {"policy": policy, "agent": {"max_context": 2048}, "evaluation": longer, "verifier": longer}
     problems = long_contexts(config, home=tmp_path)

@@ -1,4 +1,4 @@
-"""Planned times of gradings: those of audited submissions are longer."""
+"""Planned grading times, which are longer for audited submissions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ASSUME = Assumptions(solve_rate=0.5, grading_s=10.0, grading_spread=1e-9)
         ("always", True, SAMPLE // 2, 4),
     ],
 )
-def test_passing_submissions_that_are_audited_take_their_mutated_runs_longer(
+def test_audited_passing_submissions_take_additional_mutated_test_runs(
     mode: Literal["off", "sample", "always"], evaluation: bool, audited: int, runs: int
 ) -> None:
     grading = GradingConfig(counterfactual=mode)

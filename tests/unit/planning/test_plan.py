@@ -1,4 +1,4 @@
-"""Plans of recipes: memory, time, sandboxes, and what bad input is told."""
+"""Plans of recipes: memory, time, sandboxes, and errors for invalid input."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def seconds(plan: RunPlan) -> dict[str, float]:
 def test_recipes_fit_the_hardware_they_name(recipe: str, gpus: str) -> None:
     plan = planned(recipe, gpus)
     assert plan.problems == ()
-    assert sum(one.count for one in plan.devices) == plan.hardware.count
+    assert sum(device.count for device in plan.devices) == plan.hardware.count
     assert plan.iteration_s == sum(seconds(plan).values())
     gpus_in_use = 0 if gpus == "1xCPU" else plan.hardware.count
     assert plan.gpu_hours == pytest.approx(gpus_in_use * plan.iterations * plan.iteration_s / 3600)
@@ -57,7 +57,7 @@ def test_recipes_fit_the_hardware_they_name(recipe: str, gpus: str) -> None:
     )
 
 
-def test_what_does_not_fit_says_what_to_change() -> None:
+def test_plan_that_does_not_fit_suggests_a_change() -> None:
     (problem,) = planned("qwen3-coder-30b-8gpu", "8xH100").problems
     assert problem.startswith("trainer and sampler needs 112.3 GiB on each GPU, which has 74.5 GiB")
     assert "a smaller policy.max_batch" in problem
@@ -69,7 +69,7 @@ def test_what_does_not_fit_says_what_to_change() -> None:
     assert "the KV cache of a server holds" in problem
 
 
-def test_one_gpu_more_per_rank_or_a_faster_one_shortens_what_it_computes() -> None:
+def test_more_or_faster_gpus_shorten_only_the_affected_phases() -> None:
     base = seconds(planned())
     wider = seconds(planned(gpus="96xH100", trainer__data_parallel=8))
     assert wider["update"] == pytest.approx(base["update"] / 2)
@@ -81,7 +81,7 @@ def test_one_gpu_more_per_rank_or_a_faster_one_shortens_what_it_computes() -> No
     assert faster["wait for room"] < base["wait for room"], "more room in the cache"
 
 
-def test_a_limit_that_holds_the_run_up_is_the_bottleneck() -> None:
+def test_limit_that_delays_the_run_is_the_bottleneck() -> None:
     slow = planned(grading__max_parallel=2)
     assert slow.bottleneck.name == "grading after the last rollout"
     assert "grading.max_parallel" in slow.bottleneck.remedy
@@ -95,12 +95,12 @@ def test_a_limit_that_holds_the_run_up_is_the_bottleneck() -> None:
     assert short.tokens < planned().tokens
 
 
-def test_sandboxes_and_images_follow_the_run() -> None:
-    found = planned().sandboxes
-    assert found is not None
-    assert (found.images_per_iteration, found.starts, found.images) == (64, 1024, 4578)
-    assert found.disk == pytest.approx(4578 * 0.4e9)
-    assert found.memory == found.live * 4096 * 2**20
+def test_planned_sandboxes_and_images_match_the_run() -> None:
+    sandboxes = planned().sandboxes
+    assert sandboxes is not None
+    assert (sandboxes.images_per_iteration, sandboxes.starts, sandboxes.images) == (64, 1024, 4578)
+    assert sandboxes.disk == pytest.approx(4578 * 0.4e9)
+    assert sandboxes.memory == sandboxes.live * 4096 * 2**20
     assert planned(dataset__limit=10).sandboxes is not None
     limited = planned(dataset__limit=10, sandbox__max_live=32).sandboxes
     assert limited is not None
@@ -116,7 +116,7 @@ def rollout(sampled: int = 100, tool_s: float = 0.0, grading_s: float = 0.0) -> 
     return Rollout(prompt=10, context=10 + sampled, sampled=sampled, tool_s=tool_s, grading_s=grading_s)
 
 
-def test_phases_that_can_be_computed_by_hand() -> None:
+def test_simulated_phases_match_times_computed_by_hand() -> None:
     assert phase([rollout()] * 10, 10).total_s == pytest.approx(1.0)
     assert phase([rollout()] * 20, 20).total_s == pytest.approx(2.0), "twice as many share the sampler"
     assert phase([rollout()] * 20, 20, concurrent=10).total_s == pytest.approx(2.0), "two waves"
@@ -134,20 +134,20 @@ def test_phases_that_can_be_computed_by_hand() -> None:
     assert graded.grading_s == pytest.approx(12.0)
 
 
-def test_a_sample_has_the_means_and_respects_the_limits() -> None:
+def test_sampled_rollouts_have_the_assumed_means_and_respect_limits() -> None:
     assume, agent = Assumptions(), AgentConfig(max_steps=1000, max_context=10**6)
     sample = sample_rollouts(512, agent, GradingConfig(timeout_s=1e6), assume)
     assert len(sample) == SAMPLE
-    assert sum(one.context for one in sample) / SAMPLE == pytest.approx(assume.context_tokens, rel=0.02)
+    assert sum(item.context for item in sample) / SAMPLE == pytest.approx(assume.context_tokens, rel=0.02)
     assert sample == sample_rollouts(512, agent, GradingConfig(timeout_s=1e6), assume)
     short = sample_rollouts(8, AgentConfig(max_steps=10, max_context=65_536), GradingConfig(), assume)
     assert len(short) == 8
-    assert {one.context for one in short} == {assume.prompt_tokens + 10 * assume.tokens_per_step}
+    assert {item.context for item in short} == {assume.prompt_tokens + 10 * assume.tokens_per_step}
     with pytest.raises(ConfigError, match=r"agent.max_context is 1000, but a prompt is assumed to have 4100"):
         sample_rollouts(8, AgentConfig(max_context=1000, max_response=500), GradingConfig(), assume)
 
 
-def test_gpus_have_the_peaks_of_the_trainers_table() -> None:
+def test_gpu_peaks_match_the_table_of_the_trainer() -> None:
     other = {"A100": "A100-SXM4-80GB", "A100-40GB": "A100-SXM4-40GB"}
     for name, gpu in GPUS.items():
         if gpu.device == "cpu":
@@ -172,7 +172,7 @@ def test_gpus_have_the_peaks_of_the_trainers_table() -> None:
         (["collect"], "only runs of kind 'train' can be planned; this is of kind 'rollout'"),
     ],
 )
-def test_bad_input_is_told_what_is_known(
+def test_invalid_input_is_refused_with_the_known_values(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
@@ -194,11 +194,11 @@ def test_the_command_prints_text_and_json(capsys: pytest.CaptureFixture[str]) ->
     assert "PROBLEM  the run needs 64 GPUs and there are 8" in render(plan)
 
 
-def test_every_recipe_of_training_is_planned() -> None:
+def test_every_training_recipe_is_planned() -> None:
     assert {recipe for recipe in RECIPES if resolve(recipe).kind == "train"} == set(MADE_FOR)
 
 
-def test_what_a_configuration_says_changes_assumptions() -> None:
+def test_configuration_changes_the_assumptions() -> None:
     loud, quiet = planned(), planned("deepswe-nonthinking")
     assert quiet.sampled < loud.sampled
     assert quiet.origins == {"sampled_share": "ten trajectories of R2E-Gym's agent without thinking"}
@@ -210,7 +210,7 @@ def test_what_a_configuration_says_changes_assumptions() -> None:
     assert plan_run(resolve("quickstart", {"policy.checkpoint": "fresh:tiny"})).parameters < tiny.parameters
 
 
-def test_planning_loads_no_machine_learning() -> None:
+def test_planning_imports_no_machine_learning_libraries() -> None:
     code = (
         "import sys\nfrom engine.planning.__main__ import main\nassert main(['deepswe-32b']) == 0\n"
         "assert not {'torch', 'transformers', 'django'} & set(sys.modules)"
@@ -219,7 +219,7 @@ def test_planning_loads_no_machine_learning() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_uniform_groups_are_replaced_in_rounds_and_planned_for() -> None:
+def test_plan_includes_rounds_that_replace_uniform_groups() -> None:
     plain = planned(algorithm__dynamic_sampling=False)
     replacing = planned(algorithm__dynamic_sampling=True, algorithm__max_resampling_rounds=2)
     share = Assumptions().uniform_share
@@ -234,7 +234,7 @@ def test_uniform_groups_are_replaced_in_rounds_and_planned_for() -> None:
     assert replacing.sandboxes.starts == 2 * replacing.rollouts
 
 
-def test_replacements_beside_updates_cost_rollouts_but_no_rounds() -> None:
+def test_asynchronous_replacements_cost_rollouts_but_no_rounds() -> None:
     settings: dict[str, Any] = {"schedule__mode": "async", "schedule__max_staleness": 4}
     plain = planned(**settings)
     replacing = planned(**settings, algorithm__dynamic_sampling=True)

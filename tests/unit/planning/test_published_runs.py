@@ -1,7 +1,7 @@
-"""Plans with default assumptions against the times that others published for their runs.
+"""Plans with default assumptions compared with published iteration times.
 
-What a run does (lengths, concurrency, passes) is taken from its publication; how fast hardware is used comes
-from the defaults. A row outside of 25 % says why.
+Lengths, concurrency and passes are those of the publication; hardware utilisation is that of the defaults.
+Each row outside of 25 % gives a reason.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ IN_TURN = {
     "policy.vllm.gpu_memory": 0.55,
     "policy.vllm.cache_share": 1.0,
 }
-"""Each GPU trains and samples in turn, as verl and NeMo-RL do."""
+"""Settings with which each GPU alternates between training and sampling, as in verl and NeMo-RL."""
 
 
 def math_run(
     model: str, *, gpus: int, tensor_parallel: int, mean: int, spread: float = 0.6
 ) -> tuple[dict[str, Any], Assumptions]:
-    """NeMo-RL's GRPO on OpenMathInstruct-2: 64 × 32 answers of one turn, at most 4,096 tokens; both the old
-    and the reference policy's log-probabilities."""
+    """Return NeMo-RL's GRPO on OpenMathInstruct-2: 64 × 32 answers of one turn and at most 4,096 tokens,
+    with log-probabilities of the old and the reference policy."""
     settings = {
         **IN_TURN,
         "policy.checkpoint": model,
@@ -78,12 +78,12 @@ class Published:
     settings: dict[str, Any]
     assume: Assumptions = Assumptions()
     tokens: int | None = None
-    """Mean length of a conversation, where it is published."""
+    """Mean length of a conversation, if published."""
     why_not: str = ""
     """Reason why the plan is outside of the tolerance."""
 
     def plan(self) -> RunPlan:
-        """The plan of this run, whose tests ran once: nobody published a run with mutated tests."""
+        """Plan this run without audits by mutated tests, which no published run has."""
         config = resolve("deepswe-32b", {"grading.counterfactual": "off", **self.settings})
         basis = Basis(assume=self.assume, origins={})
         return plan_run(config, hardware=parse_hardware(self.gpus), basis=basis)
@@ -103,7 +103,7 @@ def math_row(name: str, model: str, seconds: float, tokens: int, why_not: str = 
 
 
 EXPERTS = "Qwen/Qwen3-Coder-30B-A3B-Instruct"
-"""Of the size of Qwen3-30B-A3B."""
+"""Model of the size of Qwen3-30B-A3B."""
 ROWS = (
     Published(
         name="DeepSWE: 6 days on 64 H100 for about 200 iterations (blog), by the recipe deepswe-32b",
@@ -161,7 +161,7 @@ ROWS = (
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_the_plan_has_the_published_time_or_the_row_says_why_not(row: Published) -> None:
+def test_plan_matches_the_published_time_or_the_row_gives_a_reason(row: Published) -> None:
     plan = row.plan()
     if row.tokens is not None:
         assert plan.tokens / plan.rollouts == pytest.approx(row.tokens, rel=0.02)
@@ -170,8 +170,8 @@ def test_the_plan_has_the_published_time_or_the_row_says_why_not(row: Published)
     assert 0.5 < ratio < 2
 
 
-def test_only_the_utilisation_of_experts_keeps_nemo_rls_row_from_its_time() -> None:
-    """FLOPs are those of the chosen experts: with the implied utilisation the plan has the published time."""
+def test_nemo_rl_expert_run_matches_with_its_implied_utilisation() -> None:
+    """FLOPs count the chosen experts only, so the implied utilisation explains the published time."""
     published = next(row for row in ROWS if row.name.startswith("Qwen3-30B-A3B"))
     assume = published.assume.model_copy(update={"mfu_experts": 0.05})
     assert replace(published, assume=assume).plan().iteration_s == pytest.approx(published.seconds, rel=0.1)
@@ -186,7 +186,7 @@ def test_only_the_utilisation_of_experts_keeps_nemo_rls_row_from_its_time() -> N
         ("mfu_experts_lora", 0.29, ""),
     ],
 )
-def test_the_utilisation_of_prime_rls_trainer(assumption: str, published: float, why_not: str) -> None:
-    """Its rows are MFU (benchmark files of prime-rl), of which an update's time is the inverse."""
+def test_default_utilisation_matches_prime_rl(assumption: str, published: float, why_not: str) -> None:
+    """The benchmark files of prime-rl publish the trainer's MFU, the inverse of an update's time."""
     ratio = published / getattr(Assumptions(), assumption)
     assert (abs(ratio - 1) > TOLERANCE) == bool(why_not), f"{ratio:.2f} of the published time"

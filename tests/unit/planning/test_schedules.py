@@ -1,4 +1,4 @@
-"""Plans of schedules that collect while they update, against the schedule itself in simulated time."""
+"""Plans of overlapping schedules compared with the schedules themselves in simulated time."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TOLERANCE = 0.15
 def simulated(mode: str) -> dict[str, float]:
     """Measure iterations of the bench's stubs, in simulated time."""
     with closing(bench.VirtualLoop()) as loop:
-        found: dict[str, float] = loop.run_until_complete(bench.simulate(mode, NUM, warm_up=2, iterations=2))
-    return found
+        times: dict[str, float] = loop.run_until_complete(bench.simulate(mode, NUM, warm_up=2, iterations=2))
+    return times
 
 
 def planned_s(staleness: int, update_s: float) -> float:
@@ -60,7 +60,7 @@ def planned_s(staleness: int, update_s: float) -> float:
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_an_iteration_takes_as_long_as_in_the_schedule_itself(mode: str) -> None:
+def test_planned_iteration_time_matches_the_simulated_schedule(mode: str) -> None:
     measured = simulated(mode)
     seconds = planned_s(STALENESS[mode], measured["update_s"])
     assert seconds == pytest.approx(3600 / measured["iterations_per_hour"], rel=TOLERANCE)
@@ -72,29 +72,29 @@ def planned(mode: str, **settings: Any) -> RunPlan:
     return plan_run(config, hardware=parse_hardware("64xH100"))
 
 
-def test_what_runs_beside_rollouts_is_named_and_costs_what_it_takes_longer() -> None:
-    sync, beside = planned("sync"), planned("async")
+def test_work_beside_rollouts_is_listed_and_costs_only_its_excess_time() -> None:
+    sync, asynchronous = planned("sync"), planned("async")
     assert sync.hidden == ()
-    assert dict(beside.hidden) == {"update": sync.update_s, "publication": sync.publication_s}
-    assert beside.iteration_s < sync.iteration_s - sync.update_s
+    assert dict(asynchronous.hidden) == {"update": sync.update_s, "publication": sync.publication_s}
+    assert asynchronous.iteration_s < sync.iteration_s - sync.update_s
     slow = planned("async", trainer__data_parallel=1)
     assert slow.bottleneck.name == "update beyond the rollouts"
     assert slow.iteration_s - slow.iteration[-1].seconds == pytest.approx(slow.update_s + slow.publication_s)
 
 
-def test_a_bound_on_staleness_that_waits_for_the_slowest_is_the_bottleneck() -> None:
+def test_low_staleness_bound_makes_the_slowest_rollouts_the_bottleneck() -> None:
     wide = {"rollout__max_concurrent": 4096, "sandbox__max_live": 4096, "policy__vllm__replicas": 64}
     waiting = planned("one_step_off", **wide)
     assert waiting.bottleneck.name == "slowest rollouts"
     assert planned("async", **wide).iteration_s < waiting.iteration_s
 
 
-def test_more_rollouts_are_in_flight_than_an_iteration_has() -> None:
+def test_rollouts_in_flight_increase_with_the_staleness_bound() -> None:
     few = {"trainer__tasks_per_iteration": 2, "trainer__minibatches": 1}
     assert [planned(mode, **few).concurrent for mode in STALENESS] == [16, 32, 80]
 
 
-def test_devices_that_train_and_sample_in_turn_hide_no_update() -> None:
+def test_devices_that_alternate_training_and_sampling_hide_no_update() -> None:
     plan = plan_run(resolve("quickstart", {"schedule.mode": "async"}))
     assert plan.hidden == ()
     seconds = {part.name: part.seconds for part in plan.iteration}

@@ -1,4 +1,4 @@
-"""Sizes and memory by arithmetic against the same of real networks without storage."""
+"""Computed model sizes and memory compared with networks on tensors without storage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BILLIONS = {
     "Qwen/Qwen3-Coder-30B-A3B-Instruct": 30.53,
     "meta-llama/Llama-3.1-8B-Instruct": 8.03,
 }
-"""Parameters as the models' cards say."""
+"""Parameters by the model cards, in billions."""
 TINY = {
     "hidden_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8, "num_key_value_heads": 4,
     "head_dim": 32, "vocab_size": 4000, "bos_token_id": 1, "eos_token_id": 2,
@@ -49,7 +49,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "name", ["Qwen/Qwen3-32B", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "meta-llama/Llama-3.1-8B-Instruct"]
 )
 @pytest.mark.parametrize("config", [FULL, ADAPTERS], ids=["full", "adapters"])
-def test_sizes_are_those_of_the_network(name: str, config: TrainerConfig, tmp_path: Path) -> None:
+def test_computed_sizes_match_the_network(name: str, config: TrainerConfig, tmp_path: Path) -> None:
     few = {**SHAPES[name], "num_hidden_layers": 2}
     (tmp_path / "config.json").write_text(json.dumps(few))
     model = build_pretrained(tmp_path, dtype=weight_type(config), random=False)
@@ -58,7 +58,7 @@ def test_sizes_are_those_of_the_network(name: str, config: TrainerConfig, tmp_pa
     assert model_sizes(parse_shape(few), config) == count_sizes(model)
 
 
-def test_every_known_model_has_the_parameters_of_its_card() -> None:
+def test_known_models_have_the_parameter_count_of_their_card() -> None:
     assert set(BILLIONS) == set(SHAPES)
     for name, billions in BILLIONS.items():
         assert model_sizes(find_shape(name), FULL).parameters == pytest.approx(billions * 1e9, rel=0.005)
@@ -76,22 +76,22 @@ def test_every_known_model_has_the_parameters_of_its_card() -> None:
     ],
     ids=str,
 )
-def test_the_memory_of_a_small_model_is_what_the_estimate_measures(
+def test_planned_memory_of_small_models_matches_the_estimate(
     model: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    """The estimate runs the network on tensors without storage; this is arithmetic on its shape."""
+    """The estimate runs the network on tensors without storage; the plan computes from its shape."""
     config = TrainerConfig(tokens_per_microbatch=8192, **settings)
     (tmp_path / "config.json").write_text(json.dumps(MODELS[model]))
     sizes, expected = estimate_memory(f"fresh:{tmp_path}", config, home=tmp_path, longest=8192)
     shape = parse_shape(MODELS[model])
     assert model_sizes(shape, config) == sizes
-    found = plan_memory(sizes, activations(shape, config), config, longest=8192)
-    assert [part.name for part in found.parts] == [part.name for part in expected.parts]
-    for part, measured in zip(found.parts, expected.parts, strict=True):
+    planned = plan_memory(sizes, activations(shape, config), config, longest=8192)
+    assert [part.name for part in planned.parts] == [part.name for part in expected.parts]
+    for part, measured in zip(planned.parts, expected.parts, strict=True):
         assert part.bytes == pytest.approx(measured.bytes, rel=0.03, abs=2**20), part.name
 
 
-def test_what_is_unknown_is_refused_with_what_is_known() -> None:
+def test_unknown_models_and_layers_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"no shape of 'OWNER/X'.*Qwen/Qwen3-32B"):
         find_shape("OWNER/X")
     with pytest.raises(ConfigError, match="model_type is 'mamba'; the planner knows llama, qwen3"):
