@@ -1,4 +1,4 @@
-"""The size of a run's folder ends the run, and so does a disk that is nearly full."""
+"""Disk watch: a run ends when its folder is too large or the disk is nearly full."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from engine.processes.disk import DiskWatch, folder_bytes
 from engine.run import Launch, create_run_dir, run_attempt
 
 
-def test_the_size_counts_what_is_on_the_disk_once(tmp_path: Path) -> None:
+def test_folder_size_counts_allocated_bytes_once(tmp_path: Path) -> None:
     (tmp_path / "inside").mkdir()
     (tmp_path / "inside/file").write_bytes(os.urandom(200_000))
     with (tmp_path / "sparse").open("wb") as sparse:
@@ -35,12 +35,12 @@ def test_a_large_folder_or_a_full_disk_is_reported_with_its_numbers(
 ) -> None:
     (tmp_path / "file").write_bytes(os.urandom(200_000))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
-    told: queue.Queue[str] = queue.Queue()
-    with DiskWatch(tmp_path, limit, told.put):
-        assert reason in told.get(timeout=300)
+    reasons: queue.Queue[str] = queue.Queue()
+    with DiskWatch(tmp_path, limit, reasons.put):
+        assert reason in reasons.get(timeout=300)
 
 
-def test_a_run_with_a_folder_too_large_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_with_an_oversized_folder_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons: list[str] = []
 
     def until_stopped(_: object, run: RunContext) -> int:

@@ -1,4 +1,4 @@
-"""An engine that takes too much memory costs itself."""
+"""Memory limits of engines: cgroups, allocation errors and OOM scores."""
 
 from __future__ import annotations
 
@@ -26,34 +26,34 @@ except MemoryError:
 """
 
 
-def grown(patch: str = "") -> tuple[int, int, bool]:
-    """Return exit code, rank and whether it was killed for memory, of an engine that takes too much."""
+def exceed_limit(patch: str = "") -> tuple[int, int, bool]:
+    """Run an engine beyond its limit; return exit code, OOM score and whether it was killed for memory."""
     command = [sys.executable, "-c", GROW.format(patch=patch)]
     environment = {**os.environ, memory.LIMIT_VARIABLE: "300"}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
     ) as process:
         assert process.stdout is not None
-        rank = int(process.stdout.readline())
+        oom_score = int(process.stdout.readline())
         started = process_start(process.pid)
         process.communicate("x")
     assert started is not None
     killed = memory.was_killed_for_memory(process.pid, started)
     if (groups := cgroups.detect()) is not None:
         cgroups.remove(groups.plan(f"engine-{process.pid}-{started}"))
-    return process.returncode, rank, killed
+    return process.returncode, oom_score, killed
 
 
 @pytest.mark.parametrize("patch", ["", "cgroups.detect = lambda: None"], ids=["groups", "none"])
 def test_an_engine_beyond_its_limit_is_killed_or_gets_an_error(patch: str) -> None:
     has_groups = not patch and cgroups.detect() is not None
-    code, rank, killed = grown(patch)
+    code, oom_score, killed = exceed_limit(patch)
     assert (code, killed) == ((-signal.SIGKILL, True) if has_groups else (3, False))
     own = int(Path("/proc/self/oom_score_adj").read_text())
-    assert rank == max(500, own), "a rank may be raised by anybody"
+    assert oom_score == max(500, own), "a rank may be raised by anybody"
 
 
-def test_the_default_limit_leaves_a_reserve_of_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_limit_leaves_a_reserve_in_the_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(memory.LIMIT_VARIABLE, raising=False)
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = {}
@@ -64,7 +64,7 @@ def test_the_default_limit_leaves_a_reserve_of_the_container(monkeypatch: pytest
     assert limits[physical // 2] < physical // 2 <= limits[None] < physical
 
 
-def test_the_smallest_limit_over_a_process_counts(tmp_path: Path) -> None:
+def test_smallest_cgroup_limit_above_a_process_counts(tmp_path: Path) -> None:
     own = tmp_path / "cg/a/b"
     own.mkdir(parents=True)
     (own / "memory.max").write_text("max\n")

@@ -1,4 +1,4 @@
-"""The last line of an engine's log as a person reads it."""
+"""Last line of an engine's log in plain words."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from workers import rundir
         ),
     ],
 )
-def test_structured_lines_are_words(settings: Any, tmp_path: Path, line: str, words: str) -> None:
+def test_structured_log_lines_become_plain_text(settings: Any, tmp_path: Path, line: str, words: str) -> None:
     settings.TRAINYARD_HOME = tmp_path
     folder = run_folder(7)
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A process of this machine is known by its pid and its start time."""
+"""Local processes are identified by pid and start time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workers.launchers.base import ProcessState
 from workers.launchers.local import LocalLauncher
 
 
-def test_a_process_that_has_the_pid_of_an_engine_is_gone_and_never_signalled(
+def test_engine_with_a_reused_pid_is_dead_and_never_signalled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launcher, host = LocalLauncher(), socket.gethostname()

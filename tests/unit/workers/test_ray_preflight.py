@@ -1,4 +1,4 @@
-"""What a Ray cluster lacks for a run."""
+"""Resources that a Ray cluster lacks for a run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ NODES = ({"CPU": 8.0, "GPU": 2.0, "memory": 64e9}, {"CPU": 32.0, "GPU": 2.0, "me
         ),
     ],
 )
-def test_what_is_missing_is_named_with_its_setting(asked: dict[str, Any], found: list[str]) -> None:
+def test_missing_resources_are_reported_with_their_setting(asked: dict[str, Any], found: list[str]) -> None:
     problems = missing(RayConfig(**asked), Cluster("2.60.0", NODES))
     assert [str(problem) for problem in problems] == found
 
 
 @pytest.mark.parametrize(("version", "old"), [("2.9.3", True), ("", True), ("2.50.0", False)])
-def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
-    problems = [str(one) for one in missing(RayConfig(), Cluster(version, NODES))]
+def test_unsupported_ray_versions_are_reported(version: str, old: bool) -> None:
+    problems = [str(problem) for problem in missing(RayConfig(), Cluster(version, NODES))]
     named = version or "of an unknown version"
     expected = f"launcher.ray.address: the cluster runs Ray {named}; 2.50 or newer is needed"
     assert problems == ([expected] if old else [])
@@ -70,7 +70,7 @@ def test_another_version_of_ray_is_named(version: str, old: bool) -> None:
         ),
     ],
 )
-def test_ranks_that_do_not_fit_are_named(
+def test_ranks_that_do_not_fit_are_reported(
     trainer: dict[str, Any], own: dict[str, Any], found: list[str]
 ) -> None:
     config = OptimizationConfig(launcher="ray", **trainer)
@@ -92,7 +92,7 @@ def test_ranks_that_do_not_fit_are_named(
         ),
     ],
 )
-def test_servers_that_do_not_fit_beside_the_ranks_are_named(
+def test_servers_that_do_not_fit_beside_the_ranks_are_reported(
     ranks: int, servers: dict[str, Any], found: list[str]
 ) -> None:
     trainer = OptimizationConfig(launcher="ray", data_parallel=ranks)
@@ -101,7 +101,7 @@ def test_servers_that_do_not_fit_beside_the_ranks_are_named(
     assert [problem.message for problem in problems] == found
 
 
-def test_a_cluster_without_nodes_is_named() -> None:
+def test_cluster_without_nodes_is_reported() -> None:
     (problem,) = missing(RayConfig(), Cluster("2.60.0", ()))
     assert "no node that is alive" in problem.message
 
@@ -114,7 +114,7 @@ def test_a_cluster_without_nodes_is_named() -> None:
         ("http://10.0.0.2:8000", "http://10.0.0.1:8265", False),
     ],
 )
-def test_nodes_elsewhere_cannot_reach_a_web_server_on_loopback(web: str, cluster: str, refused: bool) -> None:
+def test_loopback_web_server_is_refused_for_a_remote_cluster(web: str, cluster: str, refused: bool) -> None:
     problem = unreachable_web(web, cluster)
     assert (problem is not None) is refused
     assert problem is None or "TRAINYARD_WEB_URL" in problem.message

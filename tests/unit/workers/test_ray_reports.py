@@ -1,4 +1,4 @@
-"""Jobs of a Ray cluster: how they start, and what is reported about them."""
+"""Jobs of a Ray cluster: start scripts and process reports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from workers.launchers.ray.launcher import NODE_UNFIT, report_of, start_script
 
 
 @pytest.mark.parametrize("header_first", [True, False], ids=["in order", "script after what it printed"])
-def test_the_reason_is_found_wherever_ray_logs_the_script(header_first: bool, tmp_path: Path) -> None:
+def test_failure_reason_is_parsed_wherever_ray_logs_the_script(header_first: bool, tmp_path: Path) -> None:
     script = start_script(LaunchOrder(run_dir=tmp_path / "absent", name="trainyard-1-run-2-attempt-3"))
     ended = subprocess.run(script, shell=True, capture_output=True, text=True, check=False)
     assert ended.returncode == NODE_UNFIT
@@ -37,15 +37,15 @@ def test_the_reason_is_found_wherever_ray_logs_the_script(header_first: bool, tm
 def test_only_a_run_that_uses_the_cluster_gets_its_token(tmp_path: Path) -> None:
     order = LaunchOrder(run_dir=tmp_path, name="one")
     assert "-u RAY_AUTH_TOKEN" in start_script(order)
-    using = start_script(dataclasses.replace(order, uses_cluster=True))
-    assert "RAY_AUTH_TOKEN" not in using
-    assert "-u DATABASE_URL" in using
+    cluster_script = start_script(dataclasses.replace(order, uses_cluster=True))
+    assert "RAY_AUTH_TOKEN" not in cluster_script
+    assert "-u DATABASE_URL" in cluster_script
 
 
 @pytest.mark.parametrize(
     ("setting", "others"), [("trainer.launcher", {}), ("policy.vllm.launcher", {"policy.engine": "vllm"})]
 )
-def test_processes_on_a_cluster_need_a_run_on_it(setting: str, others: dict[str, str]) -> None:
+def test_cluster_processes_require_a_run_on_the_cluster(setting: str, others: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match=rf"{re.escape(setting)}: .* set launcher\.backend to 'ray'"):
         LocalLauncher().check(resolve("quickstart", {setting: "ray", **others}))
     LocalLauncher().check(resolve("quickstart"))

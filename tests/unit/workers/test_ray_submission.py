@@ -1,4 +1,4 @@
-"""What becomes of a submission that a Ray cluster does not take."""
+"""Job submissions that a Ray cluster refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STARTING = "No available agent to submit job, please try again later."
 
 @contextmanager
 def dashboard(answer: str) -> Iterator[str]:
-    """Yield the address of a cluster without jobs that refuses each with an answer of status 500."""
+    """Yield the address of a cluster without jobs that answers submissions with status 500."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -56,7 +56,7 @@ def order(address: str, folder: Path) -> LaunchOrder:
     return LaunchOrder(run_dir=folder, name="attempt-1", settings=settings)
 
 
-def test_a_cluster_that_takes_no_jobs_yet_does_not_fail_the_run(tmp_path: Path) -> None:
+def test_cluster_that_is_still_starting_does_not_fail_the_run(tmp_path: Path) -> None:
     recorded: list[tuple[str, str]] = []
     with dashboard(STARTING) as address:
         launcher = RayLauncher()

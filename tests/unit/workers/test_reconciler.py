@@ -1,4 +1,4 @@
-"""What the reconciler does to a lost attempt, in which order, over a launcher without processes."""
+"""Reconciliation of lost attempts with a launcher without processes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.django_db
 
 @dataclass
 class FakeLauncher:
-    """A launcher whose only process writes its last events when it is killed."""
+    """Launcher of one fake process, which writes its last events when it is killed."""
 
     state: ProcessState = ProcessState.ALIVE
     out_of_memory: bool = False
@@ -40,7 +40,7 @@ class FakeLauncher:
         """Accept every run."""
 
     def launch(self, order: LaunchOrder, record: Recorder) -> None:
-        """Record a process that lives."""
+        """Record a live process."""
         self.calls.append("launch")
         self.state = ProcessState.ALIVE
         record("here", "new")
@@ -50,11 +50,11 @@ class FakeLauncher:
         return ProcessReport(self.state, out_of_memory=self.out_of_memory)
 
     def ask_to_stop(self, *, host: str, handle: str) -> None:
-        """Note the request."""
+        """Record the request."""
         self.calls.append("ask")
 
     def kill(self, *, host: str, handle: str) -> None:
-        """End the process; what it had not written yet is in its spool then."""
+        """End the process and append its last events to its spool."""
         self.calls.append("kill")
         self.state = ProcessState.DEAD
         with self.spool.open("ab") as file:
@@ -63,15 +63,15 @@ class FakeLauncher:
 
 @pytest.fixture
 def launcher(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeLauncher:
-    """The launcher of local runs, in a data folder of this test's own."""
+    """Replace the local launcher by a fake one, in a private data folder."""
     settings.TRAINYARD_HOME = tmp_path
     fake = FakeLauncher()
     monkeypatch.setitem(launchers.LAUNCHERS, "local", fake)
     return fake
 
 
-def lost(launcher: FakeLauncher, state: ProcessState = ProcessState.DEAD) -> tuple[Run, Claim, Stream]:
-    """A running run whose process has been silent for an hour; its first event was delivered."""
+def lost_run(launcher: FakeLauncher, state: ProcessState = ProcessState.DEAD) -> tuple[Run, Claim, Stream]:
+    """Create a running run whose process has been silent for an hour since its first event."""
     run, claim = launched()
     attempts.record_process(run_id=run.pk, epoch=1, host="here", handle="old", run_dir="")
     launcher.state, launcher.spool = state, run_folder(run.pk) / "events.jsonl"
@@ -86,8 +86,8 @@ def lost(launcher: FakeLauncher, state: ProcessState = ProcessState.DEAD) -> tup
     return run, claim, stream
 
 
-def test_events_that_a_process_writes_when_it_is_killed_are_stored(launcher: FakeLauncher) -> None:
-    run, _, stream = lost(launcher, ProcessState.ALIVE)
+def test_events_written_by_a_killed_process_are_stored(launcher: FakeLauncher) -> None:
+    run, _, stream = lost_run(launcher, ProcessState.ALIVE)
     stream.trajectory(ref(0, "a", 0))
     stream.add("run_finished", state="succeeded")
     launcher.last_events = stream.body(1)
@@ -99,7 +99,7 @@ def test_events_that_a_process_writes_when_it_is_killed_are_stored(launcher: Fak
 
 
 def test_a_lost_attempt_is_replaced_once_its_last_events_are_stored(launcher: FakeLauncher) -> None:
-    run, _, stream = lost(launcher)
+    run, _, stream = lost_run(launcher)
     stream.trajectory(ref(0, "a", 0))
     launcher.spool.write_bytes(stream.body())
     reconciler.reconcile()
@@ -114,7 +114,7 @@ def test_a_lost_attempt_is_replaced_once_its_last_events_are_stored(launcher: Fa
 
 
 def test_a_newer_attempt_is_left_alone(launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, claim, _ = lost(launcher)
+    run, claim, _ = lost_run(launcher)
     monkeypatch.setattr(reconciler, "_take_last_events", lambda _: relaunched(run, claim))
     with monkeypatch.context() as patch:
         for name in ("give_up", "why_not_again"):
@@ -127,8 +127,8 @@ def test_a_newer_attempt_is_left_alone(launcher: FakeLauncher, monkeypatch: pyte
     assert not attempts.give_up(run_id=run.pk, epoch=1, to=RunState.FAILED, reason="late")
 
 
-def test_a_run_that_is_lost_again_and_again_fails(launcher: FakeLauncher) -> None:
-    run, _, _ = lost(launcher)
+def test_repeatedly_lost_run_fails(launcher: FakeLauncher) -> None:
+    run, _, _ = lost_run(launcher)
     for _ in range(attempts.MAX_ATTEMPTS):
         assert Run.objects.get(pk=run.pk).state != "failed"
         launcher.state = ProcessState.DEAD
@@ -139,8 +139,8 @@ def test_a_run_that_is_lost_again_and_again_fails(launcher: FakeLauncher) -> Non
     assert launcher.calls == ["launch"] * (attempts.MAX_ATTEMPTS - 1)
 
 
-def test_a_run_that_is_killed_for_its_memory_twice_at_one_place_fails(launcher: FakeLauncher) -> None:
-    run, _, _ = lost(launcher)
+def test_run_killed_for_memory_twice_without_progress_fails(launcher: FakeLauncher) -> None:
+    run, _, _ = lost_run(launcher)
     launcher.out_of_memory = True
     reconciler.reconcile()
     Iteration.objects.create(
@@ -157,7 +157,7 @@ def test_a_run_that_is_killed_for_its_memory_twice_at_one_place_fails(launcher: 
 
 @pytest.mark.parametrize("result", ["iteration", "score"])
 def test_attempts_before_the_last_progress_do_not_count(launcher: FakeLauncher, result: str) -> None:
-    run, _, _ = lost(launcher)
+    run, _, _ = lost_run(launcher)
     for number in range(2 * attempts.MAX_ATTEMPTS):
         launcher.state = ProcessState.DEAD
         reconciler.reconcile()
@@ -169,7 +169,7 @@ def test_attempts_before_the_last_progress_do_not_count(launcher: FakeLauncher, 
     assert Run.objects.get(pk=run.pk).state == "starting"
 
 
-def test_a_run_that_waits_for_a_place_never_expires(launcher: FakeLauncher, settings: Any) -> None:
+def test_run_that_waits_for_capacity_never_expires(launcher: FakeLauncher, settings: Any) -> None:
     settings.TRAINYARD_RUNS_AT_ONCE = 1
     launched()
     for waits, state in ((True, "queued"), (False, "failed")):
@@ -184,7 +184,7 @@ def test_a_run_that_waits_for_a_place_never_expires(launcher: FakeLauncher, sett
 
 
 def test_a_silent_process_of_a_stopping_run_is_killed(launcher: FakeLauncher) -> None:
-    run, _, _ = lost(launcher, ProcessState.ALIVE)
+    run, _, _ = lost_run(launcher, ProcessState.ALIVE)
     runs.stop(run=Run.objects.get(pk=run.pk))
     reconciler.reconcile()
     assert launcher.calls == [], "it has time to end by itself"
