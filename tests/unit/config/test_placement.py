@@ -27,7 +27,7 @@ SERVERS = {"policy.engine": "vllm", "policy.vllm.launcher": "ray", "policy.vllm.
         ),
     ],
 )
-def test_the_ranks_of_a_context_share_a_node(
+def test_context_parallel_ranks_share_a_node(
     settings: dict[str, Any], gpus: bool, count: int, resources: dict[str, float], words: str
 ) -> None:
     bundles = rank_bundles(OptimizationConfig(**settings), gpus=gpus)
@@ -47,7 +47,7 @@ def test_each_server_has_the_devices_of_one_node(gpus: bool, resources: dict[str
     ("device", "cluster_has", "uses"),
     [("auto", True, True), ("auto", False, False), ("cuda", False, True), ("cpu", True, False)],
 )
-def test_ranks_take_the_gpus_that_there_are(device: Any, cluster_has: bool, uses: bool) -> None:
+def test_ranks_use_gpus_by_setting_and_availability(device: Any, cluster_has: bool, uses: bool) -> None:
     assert ranks_use_gpus(OptimizationConfig(device=device), cluster_has=cluster_has) is uses
 
 
@@ -64,8 +64,8 @@ def test_ranks_take_the_gpus_that_there_are(device: Any, cluster_has: bool, uses
         ("quickstart-oracle", {}, []),
     ],
 )
-def test_only_runs_with_processes_on_the_cluster_reserve_it(
+def test_only_runs_with_cluster_processes_reserve_cluster_resources(
     recipe: str, settings: dict[str, Any], counts: list[int]
 ) -> None:
-    found = run_bundles(resolve(recipe, settings), cluster_has_gpus=False)
-    assert [one.count for one in found] == counts
+    reserved = run_bundles(resolve(recipe, settings), cluster_has_gpus=False)
+    assert [bundles.count for bundles in reserved] == counts

@@ -1,4 +1,4 @@
-"""What configurations may reach: every text is classified, everything else than the allowed is refused."""
+"""Places that configurations may reach: every text is classified, and only allowed values are accepted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from engine.run import CONFIG_NAME, LAUNCH_NAME, Launch, run_attempt
 
 
 def parts(annotation: Any) -> Iterator[Any]:
-    """The annotation and everything it is made of, metadata included."""
+    """Yield an annotation and all its parts, including metadata."""
     yield annotation
     for part in (*typing.get_args(annotation), *getattr(annotation, "__metadata__", ())):
         yield from parts(part)
@@ -37,29 +37,28 @@ def parts(annotation: Any) -> Iterator[Any]:
 def unclassified(
     model: type[BaseModel], prefix: str = "", seen: frozenset[type] = frozenset()
 ) -> Iterator[str]:
-    """Fields that may hold a text and do not say what it is."""
+    """Yield the fields that accept text and are declared neither as a place nor as harmless."""
     for name, field in model.model_fields.items():
-        found = [*parts(field.annotation), *field.metadata]
-        if any(isinstance(one, Place | Harmless) for one in found):
+        components = [*parts(field.annotation), *field.metadata]
+        if any(isinstance(part, Place | Harmless) for part in components):
             continue
-        # Choices (Literal, enumerations) hold no text of anybody's choice.
-        inner = [one for one in parts(field.annotation) if isinstance(one, type)]
+        # Choices (Literal, enumerations) contain no free text.
+        inner = [part for part in parts(field.annotation) if isinstance(part, type)]
         literal = typing.get_origin(field.annotation) is typing.Literal
-        if not literal and any(one in (str, Path, bytes, dict, object) for one in inner):
+        if not literal and any(part in (str, Path, bytes, dict, object) for part in inner):
             yield f"{prefix}{name}"
-        for one in inner:
-            if issubclass(one, BaseModel) and one not in seen:
-                yield from unclassified(one, f"{prefix}{name}.", seen | {one})
+        for part in inner:
+            if issubclass(part, BaseModel) and part not in seen:
+                yield from unclassified(part, f"{prefix}{name}.", seen | {part})
 
 
-def test_every_text_of_every_configuration_says_what_it_reaches() -> None:
-    found = {f"{kind.__name__}.{name}" for kind in RUN_CLASSES for name in unclassified(kind)}
-    assert found == set(), (
-        "annotate these (engine.config.access.places): Text reaches nothing, else LocalPath, …"
-    )
+def test_every_text_setting_declares_its_kind_of_place() -> None:
+    fields = {f"{kind.__name__}.{name}" for kind in RUN_CLASSES for name in unclassified(kind)}
+    problem = "annotate these (engine.config.access.places): Text reaches nothing, else LocalPath, …"
+    assert fields == set(), problem
 
 
-def test_the_walk_finds_what_is_not_classified() -> None:
+def test_unclassified_yields_nested_text_settings() -> None:
     class Inner(BaseModel):
         address: str = ""
         hosts: tuple[str, ...] = ()
@@ -158,7 +157,7 @@ REFUSED = [
 ]
 
 
-def test_what_is_not_allowed_is_refused_under_its_setting(allowed: Allowed) -> None:
+def test_disallowed_values_are_refused_under_their_setting(allowed: Allowed) -> None:
     for recipe, setting, value in REFUSED:
         with pytest.raises(ConfigError) as raised:
             check_places(configuration(recipe, **{setting: value}), allowed)
@@ -167,15 +166,15 @@ def test_what_is_not_allowed_is_refused_under_its_setting(allowed: Allowed) -> N
         assert "administrator" in problem.message or "expected" in problem.message
 
 
-def test_recipes_reach_nothing_that_has_to_be_allowed() -> None:
-    """Except for the models and the dataset of the Hugging Face Hub that some recipes name."""
+def test_recipes_need_no_permissions_except_for_the_hub() -> None:
+    """Some recipes name models and a dataset of the Hugging Face Hub."""
     listed = Allowed(hub_models=("Qwen/*",), hub_datasets=("R2E-Gym/*",))
     for recipe in RECIPES:
         config = resolve(recipe)
         assert check_places(config, listed) == config, recipe
 
 
-def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp_path: Path) -> None:
+def test_allowed_values_are_resolved_for_the_engine(allowed: Allowed, tmp_path: Path) -> None:
     sources = [
         "pip:toolz==1.0.0",
         "tree",
@@ -211,7 +210,7 @@ def test_what_is_allowed_comes_back_as_the_engine_reads_it(allowed: Allowed, tmp
         ("fresh:./mine", "fresh:{policies}/mine"),
     ],
 )
-def test_models_of_the_hub_and_random_ones_are_allowed(
+def test_hub_models_and_random_models_are_allowed(
     allowed: Allowed, tmp_path: Path, checkpoint: str, expected: str
 ) -> None:
     config = check_places(configuration("quickstart", **{"policy.checkpoint": checkpoint}), allowed)
@@ -236,14 +235,14 @@ def test_datasets_of_the_hub_and_registries_are_allowed(allowed: Allowed) -> Non
     assert "*" in with_registries(configuration("quickstart"), anywhere).model_dump()["sandbox"]["registries"]
 
 
-def test_every_problem_is_listed(allowed: Allowed) -> None:
+def test_check_places_lists_every_problem(allowed: Allowed) -> None:
     changes = {"policy.checkpoint": "/etc", "sandbox.docker.host": "tcp://evil.example.org:2375"}
     with pytest.raises(ConfigError) as raised:
         check_places(configuration("quickstart", **changes), allowed)
     assert {problem.setting for problem in raised.value.problems} == set(changes)
 
 
-def test_items_of_a_list_are_granted_on_their_own_or_together() -> None:
+def test_list_items_are_granted_individually_or_as_a_list() -> None:
     def vllm(**settings: Any) -> AnyRun:
         return configuration("quickstart", **{"policy.engine": "vllm", "policy.vllm": settings})
 
@@ -262,7 +261,7 @@ def test_items_of_a_list_are_granted_on_their_own_or_together() -> None:
             check_places(vllm(**refused), allowed)
 
 
-def test_amounts_are_limited_as_the_administrator_says() -> None:
+def test_amounts_are_limited_by_the_administrator() -> None:
     run = configuration("quickstart", sandbox__memory_mb=100_000)
     assert check_places(run, Allowed(limits={"sandbox.memory_mb": 100_000})) == run
     with pytest.raises(ConfigError, match=r"100000 is more than 4096, .* TRAINYARD_LIMITS"):
@@ -273,7 +272,7 @@ def test_amounts_are_limited_as_the_administrator_says() -> None:
     assert (lowered.disk_gb, lowered.downloads.max_gb) == (20, 5)
 
 
-def test_servers_may_be_attached_that_are_granted_or_entered_for_it() -> None:
+def test_only_granted_or_attachable_servers_can_be_attached() -> None:
     def attached(*servers: str) -> AnyRun:
         vllm = {"addresses": servers}
         return configuration("quickstart", **{"policy.engine": "vllm", "policy.vllm": vllm})
@@ -289,7 +288,7 @@ def test_servers_may_be_attached_that_are_granted_or_entered_for_it() -> None:
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: bool) -> None:
+def test_process_started_by_the_server_checks_places_again(tmp_path: Path, limited: bool) -> None:
     changes = {"policy": {**REPLAY, "source": str(tmp_path / "missing.jsonl")}}
     config = configuration("quickstart-oracle", **changes)
     (tmp_path / CONFIG_NAME).write_text(config.model_dump_json())
@@ -303,7 +302,7 @@ def test_a_process_started_by_the_server_checks_again(tmp_path: Path, limited: b
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_a_process_started_by_the_server_limits_its_downloads(
+def test_process_started_by_the_server_limits_its_downloads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: bool
 ) -> None:
     monkeypatch.setenv("TRAINYARD_HUB_LIMITS", "{}")
@@ -323,7 +322,7 @@ def test_a_process_started_by_the_server_limits_its_downloads(
     assert HubLimits.current() == HubLimits(max_gb=3, **tokens)
 
 
-def test_schemes_name_no_folders(tmp_path: Path) -> None:
+def test_checkpoint_schemes_refuse_folders(tmp_path: Path) -> None:
     for reference in ("builtin:../builtin/quickstart", "run:../1", "run:..", "builtin:/etc"):
         with pytest.raises(CheckpointError, match="expected .*:NAME without folders"):
             open_model(reference, home=tmp_path)

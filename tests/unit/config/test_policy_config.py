@@ -1,4 +1,4 @@
-"""Settings of policies that could have no effect are errors that name them."""
+"""Validation of policy settings, with errors that name the setting."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from engine.errors import ConfigError
         ({"policy.engine": "vllm", "policy.vllm.addresses": ["http://h:1", "http://h:1"]}, {"policy.vllm"}),
     ],
 )
-def test_settings_without_effect_are_named(settings: dict[str, Any], wrong: set[str]) -> None:
+def test_settings_without_effect_are_refused_by_name(settings: dict[str, Any], wrong: set[str]) -> None:
     data = resolve("quickstart", {}).model_dump(mode="json")
     with pytest.raises(ConfigError) as raised:
         parse_run_config(with_overrides(data, settings))
     assert {problem.setting for problem in raised.value.problems} == wrong
 
 
-def test_the_thinking_of_an_endpoint_is_not_set_by_the_agent() -> None:
+def test_agent_thinking_is_refused_for_endpoints() -> None:
     data = resolve("quickstart-oracle", {}).model_dump(mode="json")
     data["policy"] = {"type": "endpoint", "endpoint": "hosted", "model": "m"}
     assert isinstance(parse_run_config(data), RolloutRun)
@@ -45,7 +45,7 @@ def test_the_thinking_of_an_endpoint_is_not_set_by_the_agent() -> None:
 ENDPOINT = {"policy.type": "endpoint", "policy.model": "m", "policy.endpoint": "lab"}
 
 
-def test_an_endpoint_is_sent_further_fields() -> None:
+def test_endpoint_accepts_additional_request_fields() -> None:
     extra = {"top_k": 20, "chat_template_kwargs": {"enable_thinking": False}, "provider": {"order": ["a"]}}
     config = resolve("quickstart-evaluate", {**ENDPOINT, "policy.extra_body": extra})
     assert config.model_dump(mode="json")["policy"]["extra_body"] == extra
@@ -65,13 +65,13 @@ def test_an_endpoint_is_sent_further_fields() -> None:
         ("top_k=20", "valid dictionary|valid mapping"),
     ],
 )
-def test_fields_that_the_run_sends_itself_are_refused(extra: Any, words: str) -> None:
+def test_reserved_and_invalid_request_fields_are_refused(extra: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as raised:
         resolve("quickstart-evaluate", {**ENDPOINT, "policy.extra_body": extra})
     assert {problem.setting for problem in raised.value.problems} == {"policy.extra_body"}
 
 
-def test_another_type_of_policy_replaces_the_settings_of_the_first() -> None:
+def test_changed_policy_type_replaces_the_policy_settings() -> None:
     changed = {"policy.type": "endpoint", "policy.model": "m", "policy.endpoint": "http://127.0.0.1:1/v1"}
     config = resolve("quickstart-evaluate", {**changed, "policy.temperature": 0.5})
     assert config.model_dump()["policy"]["temperature"] == 0.5
@@ -87,7 +87,7 @@ def test_a_spend_limit_needs_prices() -> None:
 
 
 @pytest.mark.parametrize("recipe", ["collect", "quickstart-evaluate"])
-def test_a_run_that_does_not_train_has_no_settings_of_publications(recipe: str) -> None:
+def test_run_without_training_refuses_weight_publication_settings(recipe: str) -> None:
     vllm = {"policy.engine": "vllm", "policy.vllm.replicas": 2}
     resolve(recipe, vllm)
     with pytest.raises(ConfigError, match="does not train") as raised:

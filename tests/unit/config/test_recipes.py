@@ -1,4 +1,4 @@
-"""Recipes of published models: without findings, small enough for their hardware; and dry runs of them."""
+"""Recipes for published models: lint findings, memory, evaluation settings and dry runs."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ EVALUATION = {
 """Setting of DeepSWE's evaluation → its value and where it was published."""
 
 
-def test_the_evaluation_is_deepswes() -> None:
-    found = resolve("evaluate").model_dump(mode="json")
-    values = {name: found[name.partition(".")[0]][name.partition(".")[2]] for name in EVALUATION}
+def test_evaluate_recipe_has_the_settings_of_deepswe() -> None:
+    config = resolve("evaluate").model_dump(mode="json")
+    values = {name: config[name.partition(".")[0]][name.partition(".")[2]] for name in EVALUATION}
     assert values == {name: value for name, (value, _) in EVALUATION.items()}
-    assert set(found["agent"]) == {name[6:] for name in EVALUATION if name.startswith("agent.")}
-    assert found["dataset"]["split"] == "heldout"
+    assert set(config["agent"]) == {name[6:] for name in EVALUATION if name.startswith("agent.")}
+    assert config["dataset"]["split"] == "heldout"
 
 
 @pytest.mark.parametrize("recipe", HARDWARE)
-def test_no_setting_of_a_recipe_contradicts_another_or_is_without_effect(recipe: str) -> None:
+def test_recipes_for_published_models_have_no_lint_findings(recipe: str) -> None:
     run = training(recipe)
     assert lint(run) == []
     assert run.policy.checkpoint in SHAPES
 
 
 @pytest.mark.parametrize("recipe", HARDWARE)
-def test_a_rollout_that_a_limit_ended_counts_as_nothing_against_one_that_submitted(recipe: str) -> None:
+def test_rollouts_ended_by_a_limit_are_masked_and_count_as_failures(recipe: str) -> None:
     outcomes = [
         TrajectoryOutcome(index=0, reward=1.0, termination=TerminationReason.SUBMITTED),
         TrajectoryOutcome(index=1, reward=1.0, termination=TerminationReason.MAX_STEPS),
@@ -73,20 +73,20 @@ def test_a_rollout_that_a_limit_ended_counts_as_nothing_against_one_that_submitt
 
 
 @pytest.mark.parametrize(("limit", "alerts"), [(2**20, 1), (2**40, 0), (None, 0)])
-def test_an_update_too_large_for_the_gpu_is_an_alert_before_anything_is_read(
+def test_update_too_large_for_the_gpu_raises_an_early_alert(
     limit: int | None, alerts: int, tmp_path: Path
 ) -> None:
-    """``None``: no GPU, here because the configuration wants none."""
+    """A limit of ``None`` means no GPU; the configuration here selects the CPU."""
     config = resolve("quickstart", {"trainer.device": "cpu"})
     assert isinstance(config, TrainRun)
     with open_context(tmp_path, "run", config) as run:
         warn_of_memory(config, run, limit=limit)
-    found = [event for event in events(tmp_path / "runs" / "run") if event["type"] == "alert"]
-    assert [event["code"] for event in found] == ["memory"] * alerts
-    assert all("trainer.tokens_per_microbatch" in event["message"] for event in found)
+    emitted = [event for event in events(tmp_path / "runs" / "run") if event["type"] == "alert"]
+    assert [event["code"] for event in emitted] == ["memory"] * alerts
+    assert all("trainer.tokens_per_microbatch" in event["message"] for event in emitted)
 
 
-def test_a_dry_run_takes_the_recipes_own_dataset_or_the_quickstarts(tmp_path: Path) -> None:
+def test_dry_run_uses_the_dataset_of_the_recipe_or_else_the_quickstart(tmp_path: Path) -> None:
     run = training("qwen3-4b-lora-24gb")
     with pytest.raises(ConfigError, match="neither the dataset 'r2e-gym-subset' nor 'quickstart'"):
         dry_run_settings(run, checkpoint=tmp_path, datasets=tmp_path)
@@ -116,12 +116,12 @@ def test_a_dry_run_is_one_small_iteration_that_computes_a_gradient(recipe: str, 
 @pytest.mark.parametrize(
     ("recipe", "why"), [("quickstart-sft", "this is of kind 'sft'"), ("quickstart", "is already tiny")]
 )
-def test_what_cannot_be_tried_is_refused(recipe: str, why: str, tmp_path: Path) -> None:
+def test_dry_run_refuses_unsupported_recipes(recipe: str, why: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=why):
         dry_run_settings(resolve(recipe), checkpoint=tmp_path, datasets=tmp_path)
 
 
-def test_the_pool_is_large_and_its_training_run_sees_each_task_once() -> None:
+def test_quickstart_pool_is_large_and_trained_once_per_task() -> None:
     dataset, run = resolve("quickstart-pool-dataset"), training("quickstart-pool")
     assert isinstance(dataset, CurateRun)
     assert run.dataset.name == dataset.curation.output

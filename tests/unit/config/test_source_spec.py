@@ -1,4 +1,4 @@
-"""What ``curation.sources`` accepts."""
+"""Accepted and refused values of ``curation.sources``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from engine.config.recipes import resolve
 from engine.errors import ConfigError
 
 
-def test_the_three_kinds_are_told_apart() -> None:
+def test_packages_repositories_and_folders_are_distinguished() -> None:
     assert parse_source("pip:toolz==1.0.0") == PackageSource("toolz", "1.0.0")
     repository = parse_source("https://git.example.org:8443/group/name.git")
     assert repository == RepositorySource("https://git.example.org:8443/group/name.git")
@@ -32,7 +32,7 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def test_everything_else_is_refused_by_the_configuration() -> None:
+def test_configuration_refuses_all_other_sources() -> None:
     for source in REFUSED:
         with pytest.raises(ConfigError, match="expected pip:NAME==VERSION, https://HOST/PATH or a folder"):
             resolve("quickstart-dataset", {"curation.sources": [source]})
