@@ -1,4 +1,4 @@
-"""Lines of the console."""
+"""Console lines of progress and evaluation events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def printed(event: type[Any], **fields: Any) -> str:
     return stream.getvalue()
 
 
-def test_progress_is_one_line_with_steps_endings_what_follows_and_the_time_left() -> None:
+def test_progress_line_has_steps_endings_next_phase_and_time_left() -> None:
     later = {"follows": "fine-tuning", "seconds_left": 60.0}
     line = printed(RunProgress, message="rollouts", done=6, total=8, collection=STATE, **later)
     assert line == (
@@ -32,7 +32,7 @@ def test_progress_is_one_line_with_steps_endings_what_follows_and_the_time_left(
     assert printed(RunProgress, message="", done=0, total=0) == ""
 
 
-def test_an_evaluation_is_printed_with_the_limits_that_ended_its_rollouts() -> None:
+def test_evaluation_line_names_the_limits_that_ended_rollouts() -> None:
     line = printed(
         EvaluationFinished, iteration=0, name="heldout", solve_rate=0.188, interval_low=0.1,
         interval_high=0.3, num_solved=48, num_samples=256, num_tasks=64,

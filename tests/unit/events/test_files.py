@@ -1,4 +1,4 @@
-"""Files are replaced whole or not at all."""
+"""Atomic replacement of files and folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from engine.files import atomic_write, replace_folder
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_content_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path, durable: bool) -> None:
+def test_content_is_replaced_without_leftover_files(tmp_path: Path, durable: bool) -> None:
     path = tmp_path / "state.json"
     for text in ("one", "two"):
         atomic_write(path, text, durable=durable)
@@ -28,7 +28,7 @@ def test_a_failed_write_leaves_the_old_content_and_no_temporary_file(tmp_path: P
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_writers_at_the_same_time_do_not_mix(tmp_path: Path) -> None:
+def test_concurrent_writers_do_not_mix_their_content(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     texts = [str(number) * 100_000 for number in range(8)]
     with ThreadPoolExecutor(8) as threads:
@@ -45,16 +45,16 @@ def folder(path: Path, content: str) -> Path:
 
 @pytest.fixture(params=["exchanges", "file system without", "library without"])
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system and a C library that can exchange folders, or one of them cannot."""
+    """Test with and without support of the file system and the C library for exchanging folders."""
     if request.param == "file system without":
-        monkeypatch.setattr("engine.files._RENAME_EXCHANGE", 1 << 30)  # a flag that no kernel knows: EINVAL
+        monkeypatch.setattr("engine.files._RENAME_EXCHANGE", 1 << 30)  # no kernel supports this flag: EINVAL
     if request.param == "library without":
         monkeypatch.setattr("engine.files.ctypes.CDLL", lambda *_, **__: object())
 
 
 @pytest.mark.usefixtures("system")
 @pytest.mark.parametrize("leads", [True, False])
-def test_a_symlink_is_replaced_and_what_it_leads_to_stays(tmp_path: Path, leads: bool) -> None:
+def test_symlink_is_replaced_and_its_target_stays(tmp_path: Path, leads: bool) -> None:
     place, elsewhere = tmp_path / "place", tmp_path / "elsewhere"
     place.mkdir()
     if leads:
@@ -69,23 +69,23 @@ def test_a_symlink_is_replaced_and_what_it_leads_to_stays(tmp_path: Path, leads:
 
 
 @pytest.mark.usefixtures("system")
-def test_a_folder_replaces_another_one(tmp_path: Path) -> None:
+def test_folder_replaces_another_folder(tmp_path: Path) -> None:
     target = folder(tmp_path / "set", "old")
     replace_folder(folder(tmp_path / ".new", "new"), target)
     assert (target / "a").read_text() == "new"
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
-def test_a_kill_between_two_folders_leaves_one_in_its_place(
+def test_kill_during_a_replacement_leaves_the_new_folder_in_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deleting the old folder is the last step: whoever is killed before has the new one in place."""
+    """The old folder is deleted last, so the new one is already in place at a kill."""
 
-    def killed(_path: Path) -> None:
+    def kill(_path: Path) -> None:
         raise KeyboardInterrupt
 
     target, new = folder(tmp_path / "set", "old"), folder(tmp_path / ".new", "new")
-    monkeypatch.setattr("engine.files.shutil.rmtree", killed)
+    monkeypatch.setattr("engine.files.shutil.rmtree", kill)
     with pytest.raises(KeyboardInterrupt):
         replace_folder(new, target)
     assert ((target / "a").read_text(), (new / "a").read_text()) == ("new", "old")

@@ -1,4 +1,4 @@
-"""Secrets in texts, events and logs; ids and numbers stay as they are."""
+"""Redaction of secrets in texts, events and logs; ids and numbers stay unchanged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ LOOKS = {
 
 
 @pytest.fixture(autouse=True)
-def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+def _reset_process_redactor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_process", Redactor())
 
 
@@ -55,7 +55,7 @@ def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
         f"before{SECRET}after",
     ],
 )
-def test_a_known_secret_is_found_in_every_form(form: str) -> None:
+def test_known_secret_is_redacted_in_every_encoding(form: str) -> None:
     redactor = Redactor([SECRET])
     assert redactor.is_suspect(form)
     text = redactor.text(f"x {form} y")
@@ -66,7 +66,7 @@ def test_a_known_secret_is_found_in_every_form(form: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "secret"), LOOKS.items())
-def test_what_looks_like_a_secret_is_found_anywhere(text: str, secret: str) -> None:
+def test_secret_patterns_are_redacted_anywhere(text: str, secret: str) -> None:
     clean = Redactor().text(text)
     assert secret not in clean
     assert Redactor().text(clean) == clean
@@ -85,13 +85,13 @@ def test_what_looks_like_a_secret_is_found_anywhere(text: str, secret: str) -> N
         "",
     ],
 )
-def test_innocent_text_stays(text: str) -> None:
+def test_harmless_text_is_unchanged(text: str) -> None:
     redactor = Redactor([SECRET, "short", "12345678901"])
     assert redactor.text(text) == text
     assert redactor.text("a short 12345678901") == "a short 12345678901"
 
 
-def test_numbers_of_an_event_are_never_touched() -> None:
+def test_numbers_of_an_event_are_never_redacted() -> None:
     ids = [20_13, 8_675_309, 1]
     line = json.dumps(
         {
@@ -124,26 +124,26 @@ BLOCK = TokenBlock.of(TokenRecord(ids=[1, 2], mask=[0, 1]))
     ],
     ids=["lists", "block"],
 )
-def test_columns_of_tokens_are_left_byte_by_byte_where_texts_are_redacted(other: str, columns: str) -> None:
+def test_token_columns_are_unchanged_where_texts_are_redacted(other: str, columns: str) -> None:
     packed = base64.b64encode(zlib.compress(f"log {SECRET} end".encode())).decode()
     detail = json.dumps(f'"tokens":[] {SECRET}')
     line = f'{{"seq":1,{other}{columns},"whole_test_log":"{packed}","detail":{detail}}}'
     clean = redact_line(line.encode(), Redactor([SECRET]))
-    found = json.loads(clean)
-    assert found["tokens"] == json.loads(f"{{{columns}}}")["tokens"]
+    event = json.loads(clean)
+    assert event["tokens"] == json.loads(f"{{{columns}}}")["tokens"]
     assert (columns.encode() in clean) == (not other or "-0.10" not in columns)
-    assert found["detail"] == '"tokens":[] [redacted]'
-    assert b"[redacted]" in zlib.decompress(base64.b64decode(found["whole_test_log"]))
+    assert event["detail"] == '"tokens":[] [redacted]'
+    assert b"[redacted]" in zlib.decompress(base64.b64decode(event["whole_test_log"]))
 
 
 @pytest.mark.parametrize("name", ['"whole_test_log" : ', '"whole_test_lo\\u0067":'])
-def test_a_packed_log_is_found_however_the_field_is_written(name: str) -> None:
+def test_packed_log_is_redacted_for_any_spelling_of_its_field(name: str) -> None:
     packed = base64.b64encode(zlib.compress(f"log {SECRET} end".encode())).decode()
-    found = json.loads(redact_line(f'{{"seq":1,{name}"{packed}"}}'.encode(), Redactor([SECRET])))
-    assert zlib.decompress(base64.b64decode(found["whole_test_log"])) == b"log [redacted] end"
+    event = json.loads(redact_line(f'{{"seq":1,{name}"{packed}"}}'.encode(), Redactor([SECRET])))
+    assert zlib.decompress(base64.b64decode(event["whole_test_log"])) == b"log [redacted] end"
 
 
-def test_packed_logs_share_their_room() -> None:
+def test_packed_logs_share_one_size_limit() -> None:
     line = json.dumps({"whole_test_log": base64.b64encode(zlib.compress(b"x" * 600)).decode()}).encode()
     logs = LogRoom(1_000)
     redact_line(line, Redactor([]), logs=logs)
@@ -157,19 +157,19 @@ def test_packed_logs_share_their_room() -> None:
         redact_line(line, Redactor([]), logs=logs)
 
 
-def test_a_secret_behind_the_tokens_alone_is_found() -> None:
+def test_secret_only_after_the_tokens_is_redacted() -> None:
     for tokens in (b'{"ids":[1,2],"mask":[1,1]}', b'"%b"' % base64.b64encode(BLOCK.data)):
         line = b'{"seq":1,"tokens":%b,"detail":"planted-secret"}' % tokens
         assert json.loads(redact_line(line, Redactor(["planted-secret"])))["detail"] == "[redacted]"
 
 
-def test_a_secret_in_an_argument_called_tokens_is_found() -> None:
+def test_secret_in_an_argument_named_tokens_is_redacted() -> None:
     for value in (b'"planted-secret"', b'["planted-secret"]', b'{"ids":["planted-secret"]}'):
         clean = redact_line(b'{"seq":1,"arguments":{"tokens":%b}}' % value, Redactor(["planted-secret"]))
         assert b"planted" not in clean
 
 
-def test_names_and_patches_lose_only_what_is_known() -> None:
+def test_names_and_patches_lose_only_known_secrets() -> None:
     event = {
         "patch": f"+url = 'http://user:pass@host/' {SECRET}",
         "test_id": "t[http://a:b@c]",
@@ -181,7 +181,7 @@ def test_names_and_patches_lose_only_what_is_known() -> None:
     assert clean["reason"] == "http://a:*@c"
 
 
-def test_a_suspicious_line_that_is_no_event_is_a_value_error() -> None:
+def test_suspicious_line_that_is_not_an_event_raises_value_error() -> None:
     for line in (
         b'{"a": "https://u:pw@h"',
         b'{"a":"https://u:pw@h","b":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
@@ -190,7 +190,7 @@ def test_a_suspicious_line_that_is_no_event_is_a_value_error() -> None:
             redact_line(line, Redactor())
 
 
-def test_the_spool_holds_no_secret(tmp_path: Path) -> None:
+def test_spool_contains_no_secret(tmp_path: Path) -> None:
     know([SECRET])
     ref = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
     sink = SpoolSink(tmp_path, epoch=1)
@@ -211,7 +211,7 @@ def test_the_spool_holds_no_secret(tmp_path: Path) -> None:
     assert [json.loads(line)["seq"] for line in text.splitlines()] == [1, 2, 3]
 
 
-def test_logs_and_standard_error_hold_no_secret() -> None:
+def test_logs_and_standard_error_contain_no_secret() -> None:
     know([SECRET])
     written = io.StringIO()
     stream = RedactingStream(written)
@@ -225,7 +225,7 @@ def test_logs_and_standard_error_hold_no_secret() -> None:
     assert written.getvalue().count("[redacted]") == 3
 
 
-def test_secrets_of_the_machine_are_found(tmp_path: Path) -> None:
+def test_secrets_of_the_machine_are_collected(tmp_path: Path) -> None:
     files = {
         "home/.cache/huggingface/token": "hub-token-value\n",
         "home/.docker/config.json": json.dumps(
@@ -251,11 +251,11 @@ def test_secrets_of_the_machine_are_found(tmp_path: Path) -> None:
         "SECRET_FILE": "/run/secrets/file",
         "PATH": "/usr/bin:/usr/local/bin",
     }
-    found = set(machine_secrets(environment, home=tmp_path / "data"))
+    secrets = set(machine_secrets(environment, home=tmp_path / "data"))
     assert {
         "hub-token-value", "registry-password", "kube-token-value", "a2V5LWRhdGE=", "netrc-password",
         "git-password", "aws-secret-value", "index-password", "django-key-value", "redis-password",
         "api-key-value", "secret-key-value", "data%40base", "data@base",
-    } <= found  # fmt: skip
-    assert not found & {"/run/secrets/file", "/usr/bin:/usr/local/bin"}
+    } <= secrets  # fmt: skip
+    assert not secrets & {"/run/secrets/file", "/usr/bin:/usr/local/bin"}
     assert list(secrets_in(tmp_path / "missing")) == []

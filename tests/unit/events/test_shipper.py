@@ -1,4 +1,4 @@
-"""Shipping against a real HTTP server that fails in every way the network can."""
+"""Event shipping to a real HTTP server with injected network faults."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_events_arrive_once_in_order_and_the_cursor_is_kept(tmp_path: Path, serv
         Answer(200, {"unexpected": True}),
     ],
 )
-def test_every_kind_of_passing_failure(tmp_path: Path, server: IngestServer, fault: Answer) -> None:
+def test_events_survive_transient_failures(tmp_path: Path, server: IngestServer, fault: Answer) -> None:
     server.faults = [fault]
     with shipping(tmp_path, server) as (sink, shipper):
         emit(sink, 30)
@@ -89,7 +89,7 @@ def test_every_kind_of_passing_failure(tmp_path: Path, server: IngestServer, fau
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_faults_never_lose_or_repeat(tmp_path: Path, server: IngestServer, seed: int) -> None:
+def test_random_faults_never_lose_or_repeat_events(tmp_path: Path, server: IngestServer, seed: int) -> None:
     rng = random.Random(seed)
     choices = [
         None,
@@ -128,7 +128,7 @@ def test_a_gap_rewinds_and_a_lost_cursor_skips_forward(tmp_path: Path, server: I
     assert seqs(server) == list(range(1, 57))
 
 
-def test_what_an_old_attempt_left_is_sent_by_the_new_one(tmp_path: Path, server: IngestServer) -> None:
+def test_new_attempt_sends_unsent_events_of_the_old_one(tmp_path: Path, server: IngestServer) -> None:
     sink = SpoolSink(tmp_path, epoch=1)
     emit(sink, 10)
     sink.close()
@@ -153,7 +153,7 @@ def test_a_fenced_attempt_stops_writing(tmp_path: Path, server: IngestServer) ->
     assert seqs(server) == [1, 2, 3]
 
 
-def test_a_run_that_is_over_ends_the_attempt_that_still_writes(tmp_path: Path, server: IngestServer) -> None:
+def test_finished_run_fences_an_attempt_that_still_writes(tmp_path: Path, server: IngestServer) -> None:
     with shipping(tmp_path, server) as (sink, shipper):
         emit(sink, 3)
         assert shipper.drain(240)
@@ -166,7 +166,7 @@ def test_a_run_that_is_over_ends_the_attempt_that_still_writes(tmp_path: Path, s
     assert seqs(server) == [1, 2, 3]
 
 
-def test_a_run_that_is_over_with_all_events_stored_is_delivered(tmp_path: Path, server: IngestServer) -> None:
+def test_finished_run_with_all_events_stored_is_delivered(tmp_path: Path, server: IngestServer) -> None:
     with shipping(tmp_path, server) as (sink, shipper):
         server.faults = [Answer(200, drop=True, store_first=True)]
         emit(sink, 3)
@@ -206,17 +206,17 @@ def test_batches_shrink_when_they_are_too_large(tmp_path: Path, server: IngestSe
     assert seqs(server) == list(range(1, 41))
 
 
-def test_a_server_that_is_down_is_waited_for(tmp_path: Path) -> None:
-    with ingest_server() as gone:
+def test_shipper_waits_for_an_unreachable_server(tmp_path: Path) -> None:
+    with ingest_server() as closed_server:
         pass
-    with shipping(tmp_path, gone) as (sink, shipper):
+    with shipping(tmp_path, closed_server) as (sink, shipper):
         emit(sink, 5)
         assert not shipper.drain(0.5)
         assert shipper.failure == ""
         assert json.loads((tmp_path / "events.jsonl").read_text().splitlines()[-1])["seq"] == 5
 
 
-def test_a_heartbeat_of_a_run_that_is_over_stops_it(server: IngestServer) -> None:
+def test_heartbeat_stops_an_attempt_of_a_finished_run(server: IngestServer) -> None:
     control = Control()
     server.over = "succeeded"
     heartbeat = Heartbeat(control, url=f"{server.url}/api/v1/runs/r1/heartbeat", token="secret.1", epoch=1)
@@ -227,7 +227,7 @@ def test_a_heartbeat_of_a_run_that_is_over_stops_it(server: IngestServer) -> Non
         heartbeat.close()
 
 
-def test_heartbeats_bring_what_is_wanted_and_fence(server: IngestServer) -> None:
+def test_heartbeats_deliver_the_desired_state_and_fence(server: IngestServer) -> None:
     control = Control()
     server.desired = "pause"
     heartbeat = Heartbeat(control, url=f"{server.url}/api/v1/runs/r1/heartbeat", token="secret.1", epoch=1)

@@ -1,4 +1,4 @@
-"""The spool: whole events only, continued over attempts, one process at a time."""
+"""Event spool: whole events, continuation over attempts, and one process at a time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_torn_tail_is_cut_and_seq_continues(tmp_path: Path, torn: bytes) -> No
     assert sequence(tmp_path) == [(1, 1), (1, 2), (2, 3)]
 
 
-def test_a_spool_that_is_only_a_torn_line_starts_anew(tmp_path: Path) -> None:
+def test_spool_with_only_a_torn_line_starts_over(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b'{"seq":1')
     sink = SpoolSink(tmp_path, epoch=1)
     assert progress(sink) == 1
@@ -61,7 +61,7 @@ def test_a_spool_that_is_only_a_torn_line_starts_anew(tmp_path: Path) -> None:
     assert sequence(tmp_path) == [(1, 1)]
 
 
-def test_a_foreign_last_line_is_an_error_not_a_guess(tmp_path: Path) -> None:
+def test_foreign_last_line_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "events.jsonl").write_bytes(b"hello\n")
     with pytest.raises(TrainyardError, match="not an event"):
         SpoolSink(tmp_path, epoch=1)
@@ -69,7 +69,7 @@ def test_a_foreign_last_line_is_an_error_not_a_guess(tmp_path: Path) -> None:
     SpoolSink(tmp_path, epoch=1, lock_timeout_s=0).close()
 
 
-def test_an_older_attempt_may_not_write_behind_a_newer_one(tmp_path: Path) -> None:
+def test_older_attempt_cannot_write_after_a_newer_one(tmp_path: Path) -> None:
     sink = SpoolSink(tmp_path, epoch=3)
     progress(sink)
     sink.close()
@@ -87,7 +87,7 @@ def test_fencing_stops_every_writer(tmp_path: Path) -> None:
     assert sequence(tmp_path) == [(1, 1)]
 
 
-def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) -> None:
+def test_second_process_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path; from engine.events.delivery.spool import SpoolSink\n"
         + textwrap.dedent(
@@ -111,7 +111,7 @@ def test_a_second_process_is_refused_and_told_who_holds_the_run(tmp_path: Path) 
     SpoolSink(tmp_path, epoch=2, lock_timeout_s=5).close()
 
 
-def test_threads_never_interleave(tmp_path: Path) -> None:
+def test_threads_never_interleave_events(tmp_path: Path) -> None:
     sink = SpoolSink(tmp_path, epoch=1)
 
     def write(name: str) -> None:
@@ -164,7 +164,7 @@ def test_only_synced_bytes_are_offered_for_shipping(tmp_path: Path) -> None:
     sink.close()
 
 
-def test_reading_goes_on_from_any_lines_end(tmp_path: Path) -> None:
+def test_reading_continues_from_the_end_of_any_line(tmp_path: Path) -> None:
     sink = SpoolSink(tmp_path, epoch=1)
     for _ in range(5):
         progress(sink)
@@ -175,9 +175,7 @@ def test_reading_goes_on_from_any_lines_end(tmp_path: Path) -> None:
     assert list(read_lines(tmp_path / "missing.jsonl")) == []
 
 
-def test_an_event_that_is_being_made_keeps_no_other_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_event_does_not_delay_other_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entered, gate = threading.Event(), threading.Event()
 
     def slow(line: bytes, _redactor: object) -> bytes:
@@ -200,7 +198,7 @@ def test_an_event_that_is_being_made_keeps_no_other_waiting(
     assert lines[0]["time"] <= lines[1]["time"]
 
 
-def test_an_invalid_event_leaves_no_trace(tmp_path: Path) -> None:
+def test_invalid_event_is_not_written_and_uses_no_seq(tmp_path: Path) -> None:
     sink = SpoolSink(tmp_path, epoch=1)
     with pytest.raises(ValidationError):
         sink.emit(RunProgress, message="x", done="many", total=2)

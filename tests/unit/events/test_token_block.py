@@ -1,4 +1,4 @@
-"""Token blocks: what was compressed is what is read, bit for bit, and nothing hostile is believed."""
+"""Token blocks: bit-exact round trips, sizes, and refusal of malformed data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INTS = st.integers(-(2**31), 2**31 - 1)
 
 @st.composite
 def records(draw: st.DrawFn) -> TokenRecord:
-    """Any bits in any column; also what a rollout makes: turns, and zeros where nothing was sampled."""
+    """Generate records with arbitrary bits, or like those of rollouts with zeros at unsampled tokens."""
     length = draw(st.integers(0, 40))
     some = st.integers(0, 2) if draw(st.booleans()) else INTS
 
@@ -45,12 +45,12 @@ def records(draw: st.DrawFn) -> TokenRecord:
 
 
 @given(records())
-def test_a_block_holds_every_bit(record: TokenRecord) -> None:
+def test_block_preserves_every_bit_of_a_record(record: TokenRecord) -> None:
     assert decode(encode(record)) == record
 
 
 @given(records(), st.data())
-def test_a_block_with_other_bytes_is_refused_or_holds_columns_of_equal_length(
+def test_corrupted_block_is_decoded_or_refused_with_a_value_error(
     record: TokenRecord, data: st.DataObject
 ) -> None:
     block = bytearray(encode(record))
@@ -60,7 +60,7 @@ def test_a_block_with_other_bytes_is_refused_or_holds_columns_of_equal_length(
         decode(bytes(block))
 
 
-def test_a_sampled_columns_block_grows_with_the_sampled_tokens_only() -> None:
+def test_size_of_a_sampled_column_depends_only_on_sampled_tokens() -> None:
     rng = np.random.default_rng(0)
     mask = np.zeros(10_000, np.bool_)
     mask[5000:6000] = True
@@ -94,13 +94,13 @@ def copying(*copies: int) -> bytes:
     return b"\1" + stream(struct.pack(f"<{len(copies)}I", *copies)) + stream(bytes(2)) + stream(bytes(2))
 
 
-def test_a_block_by_hand() -> None:
+def test_blocks_built_by_hand_are_decoded() -> None:
     record = TokenRecord(ids=[0, 0], versions=[0, 0], steps=[0, 0])
     assert decode(block(2, IDS, *REST)) == record
     assert decode(block(2, copying(1, 0, 1), *REST)) == record
 
 
-def test_a_conversation_that_was_rendered_anew_is_stored_once() -> None:
+def test_repeated_prompts_of_a_conversation_are_stored_once() -> None:
     rng = np.random.default_rng(0)
     turns = [rng.integers(0, 150_000, 200) for _ in range(20)]
     prompts = [np.concatenate(turns[: n + 1]) for n in range(20)]
@@ -133,12 +133,12 @@ CONTRADICTIONS = {
 
 
 @pytest.mark.parametrize(("data", "message"), CONTRADICTIONS.values(), ids=CONTRADICTIONS)
-def test_a_block_that_contradicts_itself_is_refused(data: bytes, message: str) -> None:
+def test_inconsistent_blocks_are_refused(data: bytes, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         decode(data)
 
 
-def test_a_bomb_takes_no_memory() -> None:
+def test_decompression_bomb_is_refused_without_allocating_its_size() -> None:
     zeros = zlib.compress(bytes(1 << 28))
     bomb = block(2, b"\1" + struct.pack("<I", len(zeros)) + zeros)
     tracemalloc.start()
@@ -150,7 +150,7 @@ def test_a_bomb_takes_no_memory() -> None:
         tracemalloc.stop()
 
 
-def test_the_field_reads_blocks_and_lists_and_writes_blocks() -> None:
+def test_token_field_reads_blocks_and_lists_and_writes_blocks() -> None:
     record = TokenRecord(ids=[1, 2], mask=[0, 1], logprobs=[0.0, -0.25], versions=[-1, 3], steps=[-1, 0])
     lists = {name: getattr(record, name).tolist() for name in TOKEN_COLUMNS}
     of_lists = FIELD.validate_json(json.dumps(lists))
@@ -164,14 +164,14 @@ def test_the_field_reads_blocks_and_lists_and_writes_blocks() -> None:
 @pytest.mark.parametrize(
     ("steps", "samples"), [([], 0), ([-1, -1, 0], 1), ([-1, 0, -1, -1, 1], 2), ([0, 0], 1)]
 )
-def test_a_block_knows_its_number_of_samples(steps: list[int], samples: int) -> None:
+def test_block_counts_its_samples(steps: list[int], samples: int) -> None:
     block = TokenBlock.of(TokenRecord(ids=range(len(steps)), steps=steps))
     assert block.samples == samples
     assert TokenBlock.read(block.data) == block
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_numbers_that_are_not_finite_are_kept_by_the_block_and_refused_in_an_event(value: float) -> None:
+def test_non_finite_values_are_kept_in_blocks_and_refused_in_events(value: float) -> None:
     record = TokenRecord(ids=[1, 2], mask=[0, 1], logprobs=[0.0, value])
     data = encode(record)
     assert decode(data) == record

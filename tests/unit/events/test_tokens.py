@@ -1,4 +1,4 @@
-"""Token records: immutable arrays of equal length, whatever they are made of."""
+"""Token records: immutable arrays of equal length and fixed types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RECORD = TokenRecord(
 )
 
 
-def test_columns_have_their_types_whatever_they_were_made_of() -> None:
+def test_columns_have_fixed_types_for_any_input() -> None:
     arrays = TokenRecord(
         ids=np.array([7, 8, 3], np.int64),
         mask=array("B", [0, 1, 1]),
@@ -31,7 +31,7 @@ def test_columns_have_their_types_whatever_they_were_made_of() -> None:
     assert (len(arrays), arrays.num_sampled) == (3, 2)
 
 
-def test_left_out_columns_follow_from_the_mask() -> None:
+def test_omitted_columns_are_derived_from_the_mask() -> None:
     record = TokenRecord(ids=(7, 8, 3), mask=(0, 1, 1))
     expected = [[0.0, 0.0, 0.0], [-1, 0, 0], [-1, 0, 0]]
     assert [column.tolist() for column in (record.logprobs, record.versions, record.steps)] == expected
@@ -39,7 +39,7 @@ def test_left_out_columns_follow_from_the_mask() -> None:
     assert len(TokenRecord()) == 0
 
 
-def test_a_record_never_changes() -> None:
+def test_records_are_immutable() -> None:
     source = np.array([1, 2], np.int32)
     record = TokenRecord(ids=source)
     source[0] = 9
@@ -50,7 +50,7 @@ def test_a_record_never_changes() -> None:
                 getattr(copy, name)[0] = 0
 
 
-def test_records_are_equal_bit_for_bit() -> None:
+def test_equality_of_records_is_bit_exact() -> None:
     assert pickle.loads(pickle.dumps(RECORD)) == RECORD == replace(RECORD)
     nan = TokenRecord(ids=[1], logprobs=[float("nan")])
     assert nan == replace(nan)
@@ -73,6 +73,6 @@ def test_records_are_equal_bit_for_bit() -> None:
         ({"logprobs": [0.0, 0.0, -1e39]}, r"logprobs holds -1e\+39; expected float32 values"),
     ],
 )
-def test_columns_that_do_not_fit_are_refused(columns: dict[str, Any], message: str) -> None:
+def test_invalid_columns_are_refused(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(RECORD, **columns)

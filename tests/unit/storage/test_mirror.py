@@ -1,4 +1,4 @@
-"""Copies of run folders in a folder that stands in for an object store."""
+"""Mirrors of run folders in a local folder in place of an object store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.fakes.ingest_server import ingest_server
 
 
 class FailingStore(Store):
-    """A store that refuses to be written while ``fails``."""
+    """Store that refuses writes while ``fails`` is set."""
 
     fails = False
 
@@ -74,8 +74,8 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def saved(run_dir: Path, name: str) -> Path:
-    """A complete checkpoint."""
+def save_checkpoint(run_dir: Path, name: str) -> Path:
+    """Write a complete checkpoint and return its folder."""
     folder = run_dir / "checkpoints" / name
     (folder / "shards").mkdir(parents=True)
     (folder / "shards" / ".metadata").write_text(name)
@@ -84,9 +84,9 @@ def saved(run_dir: Path, name: str) -> Path:
 
 
 def stored_manifest(store: Store) -> Manifest:
-    found = newest_manifest(store)
-    assert found is not None
-    return found
+    manifest = newest_manifest(store)
+    assert manifest is not None
+    return manifest
 
 
 def test_a_lost_run_folder_is_restored_byte_by_byte(
@@ -98,7 +98,7 @@ def test_a_lost_run_folder_is_restored_byte_by_byte(
         for number in range(60):
             emit(sink)
             if number == 20:
-                saved(run_dir, "00001")
+                save_checkpoint(run_dir, "00001")
             until(lambda: mirror.wait_durable(0, 0.1) == sink.path.stat().st_size)
     assert main(["spool", store.url, str(tmp_path / "spool")]) == 0
     assert (tmp_path / "spool").read_bytes() == (run_dir / "events.jsonl").read_bytes()
@@ -120,12 +120,12 @@ def test_a_lost_run_folder_is_restored_byte_by_byte(
     assert not restore(store, manifest, other), "it is as new"
 
 
-def test_a_checkpoint_is_published_with_every_event_before_it_and_goes_when_it_is_removed(
+def test_checkpoint_is_mirrored_with_all_prior_events_until_its_removal(
     store: FailingStore, run_dir: Path
 ) -> None:
     with mirrored(run_dir, store) as (sink, _, _):
         emit(sink, 5)
-        folder = saved(run_dir, "00001")
+        folder = save_checkpoint(run_dir, "00001")
         until(lambda: (run_dir / "checkpoints").exists() and bool(store.names("attempts")))
         until(lambda: "checkpoints/00001/manifest.json" in stored_manifest(store).files)
         assert stored_manifest(store).last_seq == 5
@@ -150,7 +150,7 @@ def test_the_server_never_has_an_event_that_the_store_lacks(store: FailingStore,
         shipper.close()
 
 
-def test_a_store_that_stays_away_is_reported_and_holds_nothing_up(
+def test_unavailable_store_is_reported_and_does_not_block_the_run(
     store: FailingStore, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mirror_module, "PATIENCE_S", 0.2)
@@ -175,8 +175,8 @@ def test_an_older_local_folder_is_replaced_and_a_newer_one_kept(
     begun = begin(settings, run_dir, run_id="7", epoch=2, acked_seq=2)
     with mirrored(run_dir, store, epoch=2, base=begun.manifest) as (sink, _, _):
         emit(sink, 2)
-        saved(run_dir, "00002")
-    saved(stale, "00009")
+        save_checkpoint(run_dir, "00002")
+    save_checkpoint(stale, "00009")
     begun = begin(settings, stale, run_id="7", epoch=3, acked_seq=4)
     assert (stale / "events.jsonl").read_bytes() == (run_dir / "events.jsonl").read_bytes()
     assert [path.name for path in (stale / "checkpoints").iterdir() if list(path.iterdir())] == ["00002"]
@@ -210,20 +210,20 @@ def test_a_changed_segment_is_refused_at_restoration(
     assert not (tmp_path / "spool").exists()
 
 
-def test_an_attempt_that_was_replaced_deletes_nothing_and_ends(store: FailingStore, run_dir: Path) -> None:
+def test_replaced_attempt_ends_without_deleting_objects(store: FailingStore, run_dir: Path) -> None:
     with mirrored(run_dir, store) as (sink, _, fenced):
         emit(sink)
         until(lambda: bool(store.names("attempts")))
         claim(store, 2)
-        relied_on = stored_manifest(store)
+        manifest = stored_manifest(store)
         emit(sink, 5)
         until(lambda: bool(fenced))
         assert "attempt 2 of this run exists" in fenced[0]
-    assert relied_on.objects <= set(store.names("spool"))
+    assert manifest.objects <= set(store.names("spool"))
 
 
-def test_events_continue_behind_those_that_only_the_server_has(run_dir: Path) -> None:
-    """The store was away, events were shipped without it, then the node was lost."""
+def test_events_continue_after_events_known_only_to_the_server(run_dir: Path) -> None:
+    """The store was unavailable, events were shipped without it, then the node was lost."""
     with ingest_server() as server:
         url = f"{server.url}/api/v1/runs/7/events"
 
@@ -246,12 +246,12 @@ def test_events_continue_behind_those_that_only_the_server_has(run_dir: Path) ->
         assert [event["epoch"] for event in server.events] == [1] * 7 + [2] * 2
 
 
-def test_a_check_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_storage_check_reports_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check", f"file://{tmp_path}/store"]) == 0
     assert list((tmp_path / "store").iterdir()) == []
     (tmp_path / "file").touch()
     assert main(["check", f"file://{tmp_path}/file/store"]) == 1
     assert main(["check", "nosuch://bucket"]) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert told[0].startswith("cannot write probe-")
-    assert told[1].startswith("cannot open the store nosuch://bucket: ValueError")
+    errors = capsys.readouterr().err.splitlines()
+    assert errors[0].startswith("cannot write probe-")
+    assert errors[1].startswith("cannot open the store nosuch://bucket: ValueError")
