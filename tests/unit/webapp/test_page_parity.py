@@ -82,7 +82,7 @@ def test_experiments_are_listed_created_and_filter_runs(yard: Yard) -> None:
     created = admin.post("/api/v1/experiments", {"name": "sweep"}, "application/json")
     assert (created.status_code, created.json()["name"]) == (201, "sweep")
     assert admin.post("/api/v1/experiments", {"name": "sweep"}, "application/json").status_code == 422
-    counts = {experiment["name"]: experiment["num_runs"] for experiment in admin.get("/api/v1/experiments").json()}
+    counts = {entry["name"]: entry["num_runs"] for entry in admin.get("/api/v1/experiments").json()}
     assert counts == {yard.experiment.name: 1, "sweep": 0}
     filtered = admin.get(f"/api/v1/runs?experiment={yard.experiment.pk}").json()
     assert [item["id"] for item in filtered["items"]] == [yard.run.pk]

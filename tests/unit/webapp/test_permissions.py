@@ -91,7 +91,7 @@ ROLES = (None, *Role)
 
 
 def roles_up_to(least: Role) -> Iterator[Role | None]:
-    """Yield all roles below the least sufficient role, then that role."""
+    """Yield all refused roles and the least sufficient one; other tests open pages with higher roles."""
     for role in ROLES:
         yield role
         if role is least:

@@ -55,7 +55,7 @@ def test_repeated_queries_of_a_large_run_read_indexes(run: Run) -> None:
     assert (counts.running, counts.total, counts.cost) == (1, MANY, 25.0)
     assert counts.cached_tokens == MANY // 2
     with connection.cursor() as cursor:
-        # VACUUM cannot run in a transaction; without it the planner overestimates index-only scans.
+        # VACUUM cannot run in a transaction; without it the planner overrates the cost of index-only scans.
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_bitmapscan = off")
     for query in captured.captured_queries:
         explained = plan(query["sql"])

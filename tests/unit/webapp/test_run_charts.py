@@ -18,9 +18,7 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize(("iterations", "bucketed"), [(MOST_POINTS, False), (MOST_POINTS + 200, True)])
-def test_charts_have_a_bounded_number_of_points_up_to_the_newest(
-    iterations: int, bucketed: bool
-) -> None:
+def test_charts_have_a_bounded_number_of_points_up_to_the_newest(iterations: int, bucketed: bool) -> None:
     charts = build_run_detail(trained(iterations), {}, role=Role.VIEWER).charts
     x = charts["x"]
     assert isinstance(x, list)

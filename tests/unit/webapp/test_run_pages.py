@@ -150,9 +150,7 @@ def test_last_batch_has_its_own_solve_rate_interval_and_endings(yard: Yard, oper
     assert "step limit\u202f" in page
 
 
-def test_formula_matches_the_objective_and_appears_only_in_training(
-    yard: Yard, operator: Client
-) -> None:
+def test_formula_matches_the_objective_and_appears_only_in_training(yard: Yard, operator: Client) -> None:
     trained = operator.get(f"/runs/{yard.run.pk}/train/0/").content.decode()
     assert escape(equation(yard.run)) in trained
     yard.run.config["algorithm"]["baseline"] = "none"

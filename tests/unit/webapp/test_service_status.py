@@ -132,9 +132,7 @@ def test_pages_work_without_redis_and_announce_paused_updates(home: Path) -> Non
     assert "has been down" not in signed_in(Role.OPERATOR).get("/runs/").content.decode()
 
 
-def test_probes_of_the_web_server_override_a_stale_supervisor_status(
-    unreachable: None, home: Path
-) -> None:
+def test_probes_of_the_web_server_override_a_stale_supervisor_status(unreachable: None, home: Path) -> None:
     write_status(home, postgresql=UP, redis=UP, worker=UP)
     by_name = {status.name: status for status in service_statuses()}
     assert [by_name[name].state for name in ("postgresql", "redis", "worker")] == [DOWN, DOWN, UP]

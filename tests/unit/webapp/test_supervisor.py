@@ -177,7 +177,7 @@ def test_port_in_use_is_reported_with_a_remedy(tmp_path: Path) -> None:
         assert not (tmp_path / "postgres").exists(), "nothing was started"
 
 
-def test_full_disk_is_reported_before_any_service_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_before_services_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stack, "MIN_FREE_BYTES", 10**18)
     with (
         pytest.raises(PreflightError, match="MB are free on the disk"),

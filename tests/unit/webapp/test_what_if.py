@@ -31,9 +31,9 @@ def mixed_task(yard: Yard) -> str:
 
 def stored_rollouts(yard: Yard) -> list[Trajectory]:
     return list(
-        Trajectory.objects.filter(run=yard.run, phase="train", iteration=0, task_key=mixed_task(yard)).order_by(
-            "index"
-        )
+        Trajectory.objects.filter(
+            run=yard.run, phase="train", iteration=0, task_key=mixed_task(yard)
+        ).order_by("index")
     )
 
 

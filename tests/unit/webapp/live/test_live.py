@@ -126,7 +126,7 @@ async def test_other_pages_plus_fragments_equal_fresh_pages() -> None:
                 await opened[name].receive()
 
 
-async def test_event_stored_during_a_rendering_is_sent_with_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_stored_during_a_rendering_is_sent_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     """The run is read before its steps, so the new event is the only change of the next rendering."""
     yard, client = await in_thread(populated)()
     target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
