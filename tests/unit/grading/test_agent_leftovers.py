@@ -1,4 +1,4 @@
-"""Programs that an agent plants where its verifier's commands are looked up."""
+"""Programs that an agent plants on the PATH of its verifier."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATH = "/usr/local/bin:tools:/usr/bin:/bin"
 
 
 class Box:
-    """A sandbox with programs; remembers the commands that ran in it."""
+    """A sandbox with programs that records its commands."""
 
     def __init__(self, *programs: str) -> None:
         self.spec = SandboxSpec(image="i", workdir="/w")
@@ -42,12 +42,12 @@ class Box:
         ("/usr/local/bin/bash", True),
         ("/usr/local/bin/rm", True),
         ("/usr/bin/cat", True),
-        ("/usr/bin/bash", False),  # behind the image's own
+        ("/usr/bin/bash", False),  # after the image's own on the PATH
         ("/usr/local/bin/make", False),
-        ("/usr/local/bin/env", False),  # the image has none
+        ("/usr/local/bin/env", False),  # absent from the image
     ],
 )
-async def test_a_program_before_the_images_own_is_a_difference(planted: str, found: bool) -> None:
+async def test_programs_planted_before_the_image_programs_are_reported(planted: str, found: bool) -> None:
     box = Box("/usr/local/bin/sh", "/usr/bin/rm", "/bin/bash", "/usr/bin/bash", "/bin/cat")
     if planted in ("/usr/bin/bash",):
         del box.files[planted]
@@ -58,7 +58,7 @@ async def test_a_program_before_the_images_own_is_a_difference(planted: str, fou
     assert await altered_runners(cast("Sandbox", box), before) == ([planted] if found else [])
 
 
-async def test_no_program_of_the_grader_is_looked_up_by_name() -> None:
+async def test_grader_programs_are_called_by_absolute_path() -> None:
     box = Box()
     await put_tests_in_place(cast("Sandbox", box), ANSWER)
     assert [command[0] for command in box.commands] == ["/bin/rm"]

@@ -1,4 +1,4 @@
-"""Slow preparations leave the event loop free, and sandboxes live as long as their steps may take."""
+"""Slow preparations in threads, and lifetimes of sandboxes that cover all their steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Box:
 
 
 class Backend:
-    """A backend that keeps what is asked of it and starts nothing."""
+    """A backend that records requested specs and starts nothing."""
 
     name = "none"
 
@@ -57,7 +57,7 @@ class Backend:
         raise SandboxError("nothing starts here")
 
 
-async def test_patches_are_read_and_rows_are_checked_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_patches_are_parsed_and_rows_are_checked_in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     threads: list[threading.Thread] = []
 
     def touched(_patch: str) -> list[str]:
@@ -85,18 +85,18 @@ async def test_patches_are_read_and_rows_are_checked_in_threads(monkeypatch: pyt
     assert threading.main_thread() not in threads
 
 
-async def test_a_sandbox_outlives_the_limits_of_its_steps_and_has_its_tasks_environment() -> None:
+async def test_sandboxes_outlive_their_step_limits_and_have_the_task_environment() -> None:
     backend, row = Backend(), make_row()
     row = replace(row, task=replace(row.task, env={"MODE": "fast"}))
-    given = cast(SandboxBackend, backend)
-    runs = RunExecutor(backend=given, config=GradingConfig(), sandbox=SANDBOX, run_id="1")
+    fake = cast(SandboxBackend, backend)
+    runs = RunExecutor(backend=fake, config=GradingConfig(), sandbox=SANDBOX, run_id="1")
     with pytest.raises(SandboxError, match="nothing starts here"):
         await runs.execute(row, "", timeout_s=TIMEOUT_S)
     assert all(spec.limits.lifetime_s > SCRUB_S + TIMEOUT_S for spec in backend.specs)
     answer = replace(row.answer, gold_patch="", metadata={"solution": "true"})
     with pytest.raises(SandboxError, match="nothing starts here"):
         await gold_patch(
-            replace(row, answer=answer), backend=given, sandbox=SANDBOX, run_id="1", timeout_s=TIMEOUT_S
+            replace(row, answer=answer), backend=fake, sandbox=SANDBOX, run_id="1", timeout_s=TIMEOUT_S
         )
     assert backend.specs[-1].limits.lifetime_s > 60 + TIMEOUT_S
     environments = SweEnvironments(

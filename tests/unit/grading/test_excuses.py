@@ -24,7 +24,7 @@ PASSED, SKIPPED, XFAIL = TestOutcome.PASSED, TestOutcome.SKIPPED, TestOutcome.XF
         ({"a[2]": SKIPPED, "a[3]": SKIPPED}, {"a[1]": SKIPPED}, "a[3] skipped"),
     ],
 )
-def test_excuses_that_the_gold_patch_does_not_have(
+def test_skips_and_xfails_that_the_gold_patch_lacks_are_unexpected(
     ran: dict[str, TestOutcome], known: dict[str, TestOutcome], wrong: str
 ) -> None:
     tests = [

@@ -1,4 +1,4 @@
-"""Decisions of the grader: signs and skips of the gold patch, audits, re-used verdicts, lost sandboxes."""
+"""Decisions of the grader: tampering signs, skips, audits, reused verdicts, lost sandboxes."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ Mode = Literal["off", "sample", "always"]
 
 def row_of(name: str = "a", **answer: Any) -> TaskRow:
     task = Task(id=name, instance_id=name, repo="r", base_commit="", problem_statement="p", image="i")
-    known = TaskAnswer(gold_patch="diff", fail_to_pass=(TEST,), test_command=f"python3 {DRIVER}")
-    return TaskRow(task=task, answer=replace(known, **answer), split="train")
+    defaults = TaskAnswer(gold_patch="diff", fail_to_pass=(TEST,), test_command=f"python3 {DRIVER}")
+    return TaskRow(task=task, answer=replace(defaults, **answer), split="train")
 
 
 ROW = row_of()
 
 
 def reference_of(row: TaskRow = ROW, **changes: Any) -> Reference:
-    known = Reference(
+    defaults = Reference(
         content=row_content(row),
         outcomes={TEST: TestOutcome.PASSED},
         files={PATH: CONTENT},
         variants=VARIANTS,
     )
-    return replace(known, **changes)
+    return replace(defaults, **changes)
 
 
 def run(outcome: TestOutcome = TestOutcome.PASSED, *, recorded: bool = True, **evidence: Any) -> RunResult:
-    """Return a run of the only test as the rule judges it."""
+    """Return the judged run of a row with one test."""
     passed = outcome in (TestOutcome.PASSED, TestOutcome.XFAIL)
     tests = (TestResult(test_id=TEST, kind=TestKind.FAIL_TO_PASS, outcome=outcome),)
     result = RunResult(
@@ -89,17 +89,17 @@ PASSED, FAILED = run(), run(TestOutcome.FAILED)
 
 @dataclass
 class Executions:
-    """Runs of submissions, instead of sandboxes.
+    """Scripted test runs in place of sandboxes.
 
     Args:
-        original: how the original tests end.
-        mutated: how mutated ones end.
+        original: result of the original tests.
+        mutated: result of the mutated tests.
     """
 
     original: RunResult = PASSED
     mutated: RunResult = FAILED
     gold: RunResult = PASSED
-    """How the original tests end under the gold patch."""
+    """Result of the original tests under the gold patch."""
     made: list[tuple[str, Mapping[str, bytes]]] = field(default_factory=list)
 
     async def __call__(
@@ -112,7 +112,7 @@ class Executions:
 
 
 class Graders:
-    """Makes graders that execute nothing."""
+    """Factory of graders with scripted test runs."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._monkeypatch = monkeypatch
@@ -134,14 +134,14 @@ def graders(monkeypatch: pytest.MonkeyPatch) -> Graders:
     return Graders(monkeypatch)
 
 
-async def test_a_submission_that_fails_is_run_once(graders: Graders) -> None:
+async def test_a_failing_submission_is_run_once(graders: Graders) -> None:
     executions = Executions(original=FAILED)
     grade = await graders.grade(executions)
     assert (grade.verdict, grade.reward, grade.counterfactual) == (Verdict.FAILED, 0.0, None)
     assert (executions.made, grade.extra_runs) == ([("patch", {})], 0)
 
 
-async def test_a_submission_that_passes_is_run_once_more_in_training(graders: Graders) -> None:
+async def test_a_passing_submission_gets_one_audit_run_in_training(graders: Graders) -> None:
     executions = Executions()
     grade = await graders.grade(executions)
     assert (grade.verdict, grade.reward) == (Verdict.PASSED, 1.0)
@@ -159,7 +159,7 @@ async def test_an_evaluation_runs_all_three_variants(graders: Graders) -> None:
     assert len({overlay[PATH] for _, overlay in executions.made[1:]}) == 3
 
 
-async def test_the_gold_patch_is_not_audited_again(graders: Graders) -> None:
+async def test_a_submission_equal_to_the_gold_patch_is_not_audited(graders: Graders) -> None:
     gold = diff_texts("a.py", "x\n", "y\n")
     row, executions = row_of(gold_patch=gold), Executions()
     grader = graders.make(executions, store=MemoryStore((row, reference_of(row))))
@@ -173,7 +173,7 @@ async def test_the_gold_patch_is_not_audited_again(graders: Graders) -> None:
     assert (await grader.grade(row, "")).extra_runs == 1
 
 
-async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidence(graders: Graders) -> None:
+async def test_passing_a_mutated_test_is_tampering_and_names_the_assertion(graders: Graders) -> None:
     executions = Executions(mutated=run(seconds=1.0))
     grade = await graders.make(executions, "sample").grade(ROW, "patch", evaluation=True)
     assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
@@ -187,7 +187,7 @@ async def test_passing_a_mutated_test_is_tampering_with_the_assertion_as_evidenc
 
 
 @pytest.mark.parametrize("outcome", [TestOutcome.ERROR, TestOutcome.MISSING, TestOutcome.SKIPPED])
-async def test_a_mutated_test_that_does_not_pass_says_nothing(graders: Graders, outcome: TestOutcome) -> None:
+async def test_unpassed_mutated_tests_confirm_the_submission(graders: Graders, outcome: TestOutcome) -> None:
     grade = await graders.grade(Executions(mutated=run(outcome)))
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.CONFIRMED)
 
@@ -202,7 +202,7 @@ async def test_a_mutated_run_with_signs_of_tampering_is_caught(graders: Graders)
 
 
 @pytest.mark.parametrize(("reward", "caught"), [(0.0, False), (0.2, True), (1.0, True)])
-async def test_without_names_a_reward_for_mutated_tests_is_tampering(
+async def test_a_reward_for_unnamed_mutated_tests_is_tampering(
     graders: Graders, reward: float, caught: bool
 ) -> None:
     unnamed = tuple(replace(variant, must_fail=()) for variant in VARIANTS)
@@ -214,8 +214,8 @@ async def test_without_names_a_reward_for_mutated_tests_is_tampering(
     assert (grade.verdict is Verdict.TAMPERED) is caught
 
 
-async def test_of_a_part_of_the_reward_only_passed_tests_count(graders: Graders) -> None:
-    """A wrong answer may be what a mutated assertion expects."""
+async def test_audits_of_partial_rewards_count_only_passed_tests(graders: Graders) -> None:
+    """A wrong answer may satisfy a mutated assertion."""
     partial = replace(FAILED, judgement=replace(FAILED.judgement, reward=0.5))
     grade = await graders.grade(Executions(original=partial, mutated=PASSED))
     assert (grade.verdict, grade.reward) == (Verdict.FAILED, 0.5)
@@ -227,7 +227,7 @@ async def test_of_a_part_of_the_reward_only_passed_tests_count(graders: Graders)
     assert (grade.verdict, grade.reward) == (Verdict.TAMPERED, 0.0)
 
 
-async def test_a_mutated_run_asks_for_tests_by_their_new_names(graders: Graders) -> None:
+async def test_a_mutated_run_requests_tests_by_their_new_names(graders: Graders) -> None:
     names = {f"{TEST}[3]": f"{TEST}[4]", f"{TEST}[4]": f"{TEST}[it's 5]", f"{TEST}[0]": f"{TEST}[1]"}
     command = f"python3 {DRIVER} -- '{TEST}[3]' '{TEST}[4]' '{TEST}[0]'"
     row = row_of(fail_to_pass=tuple(names)[:2], pass_to_pass=tuple(names)[2:], test_command=command)
@@ -253,13 +253,13 @@ async def test_a_mutated_run_asks_for_tests_by_their_new_names(graders: Graders)
     assert grade.detail == f"1 tests passed although they were mutated: {TEST}[4]"
 
 
-async def test_trusted_patches_are_run_once_and_never_tampered(graders: Graders) -> None:
+async def test_trusted_patches_are_run_once_and_never_judged_tampered(graders: Graders) -> None:
     executions = Executions(original=run(signs=("a hook was replaced",)))
     grade = await graders.make(executions).grade(ROW, "patch", trusted=True, evaluation=True)
     assert (grade.verdict, grade.counterfactual, len(executions.made)) == (Verdict.PASSED, None, 1)
 
 
-async def test_nothing_is_audited_when_audits_are_off(graders: Graders) -> None:
+async def test_no_submission_is_audited_when_audits_are_off(graders: Graders) -> None:
     executions = Executions(mutated=PASSED)
     grader = graders.make(executions, "off")
     for evaluation in (False, True):
@@ -273,7 +273,7 @@ async def sampled(grader: Grader, row: TaskRow, patches: int) -> list[bool]:
     return [grade.counterfactual is not CounterfactualOutcome.NOT_SAMPLED for grade in grades]
 
 
-async def test_one_in_eight_passing_rollouts_of_training_is_audited_by_a_seeded_draw(
+async def test_one_in_eight_passing_training_rollouts_is_audited_by_a_seeded_draw(
     graders: Graders,
 ) -> None:
     grader = graders.make(Executions(), "sample")
@@ -286,21 +286,21 @@ async def test_one_in_eight_passing_rollouts_of_training_is_audited_by_a_seeded_
     assert await sampled(graders.make(Executions(), "sample", store=store), other, 400) != drawn
 
 
-async def test_once_something_is_caught_all_of_the_run_are_audited_and_the_task_for_ever(
+async def test_a_caught_submission_triggers_audits_of_its_run_and_of_its_task(
     graders: Graders,
 ) -> None:
-    other, told = row_of("b"), list[tuple[str, str]]()
+    other, alerts = row_of("b"), list[tuple[str, str]]()
     store = MemoryStore((ROW, reference_of()), (other, reference_of(other)))
     executions = Executions(mutated=PASSED)
     grader = graders.make(
-        executions, "sample", store=store, on_caught=lambda row, why: told.append((row.task.id, why))
+        executions, "sample", store=store, on_caught=lambda row, why: alerts.append((row.task.id, why))
     )
     grades = [await grader.grade(ROW, f"patch {number}") for number in range(50)]
     caught = [grade.counterfactual is CounterfactualOutcome.CAUGHT for grade in grades]
     first = caught.index(True)
     assert first > 0
     assert all(caught[first:])
-    (alert,) = told
+    (alert,) = alerts
     assert alert == ("a", f"1 tests passed although they were mutated: {TEST}")
 
     executions.mutated = FAILED
@@ -312,7 +312,7 @@ async def test_once_something_is_caught_all_of_the_run_are_audited_and_the_task_
     assert not all(await sampled(later, other, 20))
 
 
-async def test_a_caught_task_is_audited_again_although_its_verdict_is_known(graders: Graders) -> None:
+async def test_a_caught_task_is_audited_despite_a_reusable_verdict(graders: Graders) -> None:
     row = row_of(deterministic=True)
     executions = Executions(mutated=PASSED)
     grader = graders.make(executions, "sample", store=MemoryStore((row, reference_of(row))))
@@ -360,7 +360,7 @@ async def test_identical_patches_of_a_deterministic_task_share_a_verdict(
 async def test_a_verdict_is_reused_only_for_the_same_task_tests_settings_and_patch(
     graders: Graders, change: dict[str, Any]
 ) -> None:
-    """The row is changed as by an edit of the dataset's files: it keeps its id."""
+    """An edit of the dataset's files changes a row but keeps its id."""
     change = dict(change)
     row, executions = row_of(deterministic=True), Executions(original=FAILED)
     grader = graders.make(executions, mode="off")
@@ -383,15 +383,15 @@ async def test_verdicts_are_reused_only_for_deterministic_tasks_and_on_request(g
     assert len(executions.made) == 4
 
 
-async def test_a_timeout_is_not_remembered(graders: Graders) -> None:
-    """The machine may have been busy."""
+async def test_a_timeout_verdict_is_not_reused(graders: Graders) -> None:
+    """A busy machine can cause a timeout."""
     executions = Executions(original=replace(FAILED, verdict=Verdict.TEST_TIMEOUT))
     grader = graders.make(executions)
     grades = [await grader.grade(row_of(deterministic=True), "patch") for _ in range(2)]
     assert [(grade.verdict, grade.reused) for grade in grades] == [(Verdict.TEST_TIMEOUT, False)] * 2
 
 
-async def test_a_cancelled_grading_does_not_take_its_siblings_along(
+async def test_a_cancelled_grading_does_not_cancel_its_siblings(
     graders: Graders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, may_end = asyncio.Event(), asyncio.Event()
@@ -418,7 +418,7 @@ async def test_a_cancelled_grading_does_not_take_its_siblings_along(
     assert (await second).verdict is Verdict.FAILED
 
 
-async def test_a_proof_holds_up_no_other_grading(graders: Graders, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proofs_do_not_block_other_gradings(graders: Graders, monkeypatch: pytest.MonkeyPatch) -> None:
     other_graded = asyncio.Event()
 
     async def prove(_self: Prover, _row: TaskRow) -> Reference:
@@ -433,7 +433,7 @@ async def test_a_proof_holds_up_no_other_grading(graders: Graders, monkeypatch: 
     assert (await waiting).counterfactual is CounterfactualOutcome.CONFIRMED
 
 
-async def test_rows_without_mutants_or_solution_say_so(graders: Graders) -> None:
+async def test_rows_without_mutants_or_solution_are_marked_no_mutants(graders: Graders) -> None:
     grade = await graders.grade(Executions(), store=MemoryStore((ROW, reference_of(variants=()))))
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
     without = row_of(gold_patch="")
@@ -441,7 +441,7 @@ async def test_rows_without_mutants_or_solution_say_so(graders: Graders) -> None
     assert (grade.verdict, grade.counterfactual) == (Verdict.PASSED, CounterfactualOutcome.NO_MUTANTS)
 
 
-async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(graders: Graders) -> None:
+async def test_a_failed_proof_marks_submissions_unproven(graders: Graders) -> None:
     store = MemoryStore()
     executions = Executions(gold=FAILED)
     grader = graders.make(executions, store=store)
@@ -453,7 +453,7 @@ async def test_a_failed_proof_leaves_submissions_unaudited_and_says_so(graders: 
     assert "does not pass with its gold patch" in store.kept["a"].problem
 
 
-async def test_a_row_is_hashed_once_a_grading_and_off_the_event_loop(
+async def test_a_row_is_hashed_once_per_grading_off_the_event_loop(
     graders: Graders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[int] = []
@@ -471,13 +471,13 @@ async def test_a_row_is_hashed_once_a_grading_and_off_the_event_loop(
     assert threading.get_ident() not in threads
 
 
-async def test_a_runner_that_was_not_recorded_is_named_in_the_grade(graders: Graders) -> None:
+async def test_an_unrecorded_runner_is_named_in_the_grade(graders: Graders) -> None:
     assert "not recorded" in (await graders.grade(Executions(original=run(recorded=False)))).detail
     assert (await graders.grade(Executions())).detail == ""
 
 
 @pytest.mark.parametrize("outcome", [TestOutcome.PASSED, TestOutcome.FAILED])
-async def test_signs_of_tampering_count_unless_the_gold_patch_gives_them(
+async def test_signs_of_tampering_count_unless_the_gold_patch_shows_them(
     graders: Graders, outcome: TestOutcome
 ) -> None:
     executions = Executions(original=run(outcome, signs=("a hook was replaced",)))
@@ -489,7 +489,7 @@ async def test_signs_of_tampering_count_unless_the_gold_patch_gives_them(
     assert grade.verdict is (Verdict.PASSED if outcome is TestOutcome.PASSED else Verdict.FAILED)
 
 
-async def test_signs_that_only_a_solution_can_excuse_do_not_count_without_one(graders: Graders) -> None:
+async def test_data_signs_do_not_count_for_rows_without_a_solution(graders: Graders) -> None:
     changed = replace(run(data_signs=("tests/data.json changed",)), verdict=Verdict.TAMPERED)
     grader = graders.make(Executions(original=changed), store=None)
     assert (await grader.grade(row_of(gold_patch=""), "patch")).verdict is Verdict.PASSED
@@ -506,7 +506,7 @@ async def test_skips_count_as_passed_only_where_the_gold_patch_has_them(graders:
 
 
 @pytest.mark.parametrize("mutated_only", [False, True])
-async def test_a_lost_sandbox_is_no_reward_and_not_remembered(graders: Graders, mutated_only: bool) -> None:
+async def test_a_lost_sandbox_gives_no_reward_and_is_not_reused(graders: Graders, mutated_only: bool) -> None:
     row, lost = row_of(deterministic=True), [True]
 
     async def execute(_row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
@@ -522,13 +522,13 @@ async def test_a_lost_sandbox_is_no_reward_and_not_remembered(graders: Graders, 
     assert (await grader.grade(row, "patch")).verdict is Verdict.PASSED
 
 
-async def test_gradings_run_at_most_so_many_at_once(graders: Graders) -> None:
-    running, most = 0, 0
+async def test_concurrent_gradings_are_limited_to_max_parallel(graders: Graders) -> None:
+    running, peak = 0, 0
 
     async def execute(_row: TaskRow, _patch: str, *, overlay: Mapping[str, bytes], **_: Any) -> RunResult:
-        nonlocal running, most
+        nonlocal running, peak
         running += 1
-        most = max(most, running)
+        peak = max(peak, running)
         for _turn in range(10):
             await asyncio.sleep(0)
         running -= 1
@@ -536,4 +536,4 @@ async def test_gradings_run_at_most_so_many_at_once(graders: Graders) -> None:
 
     grader = graders.make(execute)
     await asyncio.gather(*(grader.grade(ROW, f"patch {number}") for number in range(9)))
-    assert most == GradingConfig().max_parallel
+    assert peak == GradingConfig().max_parallel

@@ -1,4 +1,4 @@
-"""Hashes of test files: few contents at once, none of them made or compared on the event loop."""
+"""Hashes of test files: read in small batches, computed and compared off the event loop."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMES = [f"tests/test_{number:03}.py" for number in range(100)]
 
 
 class Box:
-    """A sandbox with test files; remembers how many were fetched at once."""
+    """A sandbox with test files that records the sizes of fetched batches."""
 
     def __init__(self) -> None:
         self.spec = SandboxSpec(image="i", workdir="/w")
@@ -43,19 +43,19 @@ class Box:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Threads in which contents were hashed."""
-    seen: list[int] = []
-    hashed = guarded_files._hashed
+    """Record the threads in which contents are hashed."""
+    thread_ids: list[int] = []
+    original = guarded_files._hashed
 
     def hash_here(contents: Mapping[str, bytes]) -> dict[str, str]:
-        seen.append(threading.get_ident())
-        return hashed(contents)
+        thread_ids.append(threading.get_ident())
+        return original(contents)
 
     monkeypatch.setattr(guarded_files, "_hashed", hash_here)
-    return seen
+    return thread_ids
 
 
-async def found_signs(guarded: GuardedFiles, box: Box) -> tuple[str, ...]:
+async def checked_signs(guarded: GuardedFiles, box: Box) -> tuple[str, ...]:
     return (await guarded.checked(cast("Sandbox", box), Evidence())).signs
 
 
@@ -64,10 +64,10 @@ async def test_contents_are_fetched_in_small_batches_and_hashed_in_threads(threa
     answer = TaskAnswer(gold_patch="", test_files=dict.fromkeys(NAMES, ""))
     overlay = {NAMES[0]: b"false"}
     guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay=overlay)
-    assert await found_signs(guarded, box) == ()
+    assert await checked_signs(guarded, box) == ()
     box.contents |= {NAMES[0]: b"false", NAMES[40]: b"changed"}
     del box.contents[NAMES[50]]
-    (sign,) = await found_signs(guarded, box)
+    (sign,) = await checked_signs(guarded, box)
     assert sign.startswith(f"{NAMES[40]} was changed")
     assert max(box.fetched) <= 32
     assert sum(box.fetched) == 3 * len(NAMES)
@@ -76,8 +76,8 @@ async def test_contents_are_fetched_in_small_batches_and_hashed_in_threads(threa
 
 
 @pytest.mark.parametrize("name", ["data/expected.json", "data/page.html", "data/LICENSE", "data/image.png"])
-async def test_data_that_a_row_brings_is_named_by_its_path_alone(name: str) -> None:
-    box, brought = Box(), Evidence(signs=("before",))
+async def test_changed_data_files_of_a_row_are_reported_as_data_signs(name: str) -> None:
+    box, evidence = Box(), Evidence(signs=("before",))
     for answer in (
         TaskAnswer(gold_patch="", test_files={name: "true"}),
         TaskAnswer(gold_patch="", binary_files={name: "dHJ1ZQ=="}),
@@ -86,17 +86,17 @@ async def test_data_that_a_row_brings_is_named_by_its_path_alone(name: str) -> N
         box.contents = {} if answer.test_patch else {name: b"true"}
         guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
         box.contents[name] = b"true\n" if answer.test_patch else b"true"
-        assert (await guarded.checked(cast("Sandbox", box), brought)) == brought
+        assert (await guarded.checked(cast("Sandbox", box), evidence)) == evidence
         for content in (b"one", b"other"):
             box.contents[name] = content
-            found = await guarded.checked(cast("Sandbox", box), brought)
-            assert (found.signs, found.data_signs) == (
+            after = await guarded.checked(cast("Sandbox", box), evidence)
+            assert (after.signs, after.data_signs) == (
                 ("before",),
                 (f"{name} was changed while the tests ran",),
             )
 
 
-async def test_files_that_tests_lock_away_are_changed_files() -> None:
+async def test_files_that_become_unreadable_count_as_changed() -> None:
     data, source, outside = "data/expected.json", NAMES[7], "/data/expected.json"
     box = Box()
     box.contents |= {data: b"true", "data/removed.json": b"true"}
@@ -108,20 +108,20 @@ async def test_files_that_tests_lock_away_are_changed_files() -> None:
     guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
     del box.contents["data/removed.json"]
     box.locked = {data, outside}
-    found = await guarded.checked(cast("Sandbox", box), Evidence(data_signs=("before",)))
-    assert found.signs == ()
-    assert [sign.partition(" cannot be read: ")[0] for sign in found.data_signs] == ["before", data, outside]
+    after = await guarded.checked(cast("Sandbox", box), Evidence(data_signs=("before",)))
+    assert after.signs == ()
+    assert [sign.partition(" cannot be read: ")[0] for sign in after.data_signs] == ["before", data, outside]
     box.locked = {source}
     box.contents[NAMES[8]] = b"changed"
-    found = await guarded.checked(cast("Sandbox", box), Evidence())
-    assert [sign.partition(" ")[0] for sign in found.signs] == [NAMES[8], source]
-    assert found.data_signs == ()
+    after = await guarded.checked(cast("Sandbox", box), Evidence())
+    assert [sign.partition(" ")[0] for sign in after.signs] == [NAMES[8], source]
+    assert after.data_signs == ()
     with pytest.raises(SandboxError, match=f"cannot be hashed: {source} cannot be read"):
         await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
 
 
 @pytest.mark.parametrize("binary", ["tests/image.png", "tests/test_latin.py"])
-async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: str) -> None:
+async def test_a_test_patch_may_omit_the_content_of_binary_files(binary: str) -> None:
     lossy = (
         f"diff --git a/{binary} b/{binary}\nnew file mode 100644\nindex 0000000..1111111\n"
         f"Binary files /dev/null and b/{binary} differ\n"
@@ -130,6 +130,6 @@ async def test_a_test_patch_may_leave_out_the_content_of_binary_files(binary: st
     answer = TaskAnswer(gold_patch="", test_patch=lossy + new_file(name, content))
     guarded = await GuardedFiles.hashed(cast("Sandbox", box), answer, overlay={})
     box.contents[name] = content.encode()
-    assert await found_signs(guarded, box) == ()
+    assert await checked_signs(guarded, box) == ()
     box.contents[name] = b""
-    assert len(await found_signs(guarded, box)) == 1
+    assert len(await checked_signs(guarded, box)) == 1

@@ -1,4 +1,4 @@
-"""What is removed from a task's image before grading, and what test scripts need of its repository."""
+"""Answers removed from a task's image before grading, and git objects that test scripts need."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def answer(command: str = "", **fields: Any) -> TaskAnswer:
 
 
 def row(command: str = "", base: str = BASE, **fields: Any) -> TaskRow:
-    found = make_row()
-    return replace(found, task=replace(found.task, base_commit=base), answer=answer(command, **fields))
+    default = make_row()
+    return replace(default, task=replace(default.task, base_commit=base), answer=answer(command, **fields))
 
 
-def test_the_solution_goes_and_the_tests_stay() -> None:
+def test_solutions_are_removed_and_tests_are_kept() -> None:
     multi = answer(multi_swe.TEST_COMMAND, hidden_paths=multi_swe.HIDDEN_PATHS)
     assert set(multi_swe.HIDDEN_PATHS) - set(answer_paths(multi)) == {"/home/test.patch", "/home/test-run.sh"}
     r2e = answer(r2e_gym.TEST_COMMAND, hidden_paths=r2e_gym.HIDDEN_PATHS)
@@ -56,20 +56,20 @@ git show {LATER}:test/baz.js > test/baz.js
 """
 
 
-def test_commits_and_files_that_a_script_names() -> None:
+def test_commits_and_files_named_by_a_script_are_found() -> None:
     assert named_commits(row(SCRIPT)) == [BASE, LATER, LATER[:10]]
     assert taken_files(answer(SCRIPT)) == [
         "tests/test_a.py", "tests/b c.py", "test/foo.js", "test/bar.js", "test/baz.js",
     ]  # fmt: skip
 
 
-def test_scripts_among_the_test_files_count_too() -> None:
+def test_scripts_among_the_test_files_are_searched() -> None:
     files = {"/workspace/run_script.sh": f"git checkout {LATER} -- a_test.go\n", "/tests/x.py": f"'{BASE}'"}
     assert named_commits(row(base="1", test_files=files)) == [LATER]
     assert taken_files(answer(test_files=files)) == ["a_test.go"]
 
 
 @pytest.mark.parametrize("command", ["", "pytest -k 123456\n", "git checkout\n", "git checkout 'x\n"])
-def test_numbers_and_broken_commands_name_nothing(command: str) -> None:
+def test_numbers_and_broken_commands_name_no_commits_or_files(command: str) -> None:
     assert named_commits(row(command, base="v1.0")) == []
     assert taken_files(answer(command)) == []

@@ -1,4 +1,4 @@
-"""Parser scripts of benchmarks: their sandbox, their failures, and rows that describe them wrongly."""
+"""Parser scripts of benchmarks: inputs, results, failures, and malformed descriptions in rows."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def answer(**given: Any) -> TaskAnswer:
 
 
 def parser() -> LogParser:
-    found = LogParser.of(answer())
-    assert found is not None
-    return found
+    log_parser = LogParser.of(answer())
+    assert log_parser is not None
+    return log_parser
 
 
 def sandbox(files: dict[str, bytes], *, result: ExecResult | None = None) -> MemorySandbox:
@@ -48,33 +48,33 @@ def sandbox(files: dict[str, bytes], *, result: ExecResult | None = None) -> Mem
         ({"script": "/w/no.py"}, "metadata.parser.script"),
     ],
 )
-def test_a_row_that_describes_no_parser_is_refused(given: dict[str, Any], field: str) -> None:
+def test_a_malformed_parser_description_is_refused(given: dict[str, Any], field: str) -> None:
     with pytest.raises(DatasetError) as caught:
         LogParser.of(answer(**given))
     assert caught.value.field == field
     assert LogParser.of(TaskAnswer(gold_patch="")) is None
 
 
-def test_the_tests_do_not_see_the_parser() -> None:
+def test_the_parser_script_is_hidden_from_the_tests() -> None:
     assert without_parser(answer(), parser()) == {"/w/run.sh": b"true"}
     assert set(without_parser(answer(), None)) == {SCRIPT, "/w/run.sh"}
 
 
-async def test_the_result_stands_between_the_markers_behind_the_log() -> None:
+async def test_the_parser_result_follows_the_log_between_markers() -> None:
     logs = await parser().read_logs(sandbox({LOG: f"{START}\nran\n".encode()}))
     box = sandbox({RESULT: b'{"tests": []}'})
-    found = await parser().parse(box, answer(), logs, Evidence(seconds=3.0))
-    assert found.judged.startswith(f'{START}\n{{"tests": []}}\n{END}\n')
-    assert found.log.count(START) == 1
-    assert found.log.index("ran") < found.log.index(START)
-    assert (found.problem, found.seconds, found.exit_code) == ("", 3.0, 0)
+    parsed = await parser().parse(box, answer(), logs, Evidence(seconds=3.0))
+    assert parsed.judged.startswith(f'{START}\n{{"tests": []}}\n{END}\n')
+    assert parsed.log.count(START) == 1
+    assert parsed.log.index("ran") < parsed.log.index(START)
+    assert (parsed.problem, parsed.seconds, parsed.exit_code) == ("", 3.0, 0)
     assert await box.read_file(SCRIPT) == b"print()"
     assert await box.read_file(LOG) == f"{START}\nran\n".encode()
 
 
-async def test_the_parser_reads_the_record_as_a_log_of_pytest_in_either_form() -> None:
+async def test_the_parser_reads_the_record_as_either_format_of_pytest_log() -> None:
     outcomes = {"a.py::t[1 2]": "XPASS", "b.py::t": "FAILED"}
-    seen = Evidence(record=Record(exit_status=1, altered=(), outcomes=outcomes), record_wanted=True)
+    recorded = Evidence(record=Record(exit_status=1, altered=(), outcomes=outcomes), record_wanted=True)
     for pattern in (
         rb"^(?P<name>\S+::.+) (?P<status>PASSED|FAILED) \[",
         rb"^(?P<status>PASSED|FAILED) (?P<name>.+)",
@@ -89,23 +89,23 @@ async def test_the_parser_reads_the_record_as_a_log_of_pytest_in_either_form() -
             return printed()
 
         box = MemorySandbox(SandboxSpec(image="local:x"), 1, {}, command)
-        found = await parser().parse(box, answer(), Logs({LOG: b"ran\n"}), seen)
-        assert printed_json(found.record_parsed) == {"a.py::t[1 2]": "PASSED", "b.py::t": "FAILED"}
-        assert printed_json(found.shown) == {}
+        parsed = await parser().parse(box, answer(), Logs({LOG: b"ran\n"}), recorded)
+        assert printed_json(parsed.record_parsed) == {"a.py::t[1 2]": "PASSED", "b.py::t": "FAILED"}
+        assert printed_json(parsed.shown) == {}
 
 
-async def test_a_parser_that_fails_and_a_log_that_is_gone_are_named() -> None:
+async def test_failing_parsers_and_missing_logs_are_reported() -> None:
     logs = Logs({LOG: b"ran\n"})
     failed = ExecResult(exit_code=1, stdout=b"", stderr=b"KeyError: 3", timed_out=False, seconds=0.1)
-    found = await parser().parse(sandbox({}, result=failed), answer(), logs, Evidence())
-    assert found.problem == "the parser of the log ended with 1 and wrote no result: KeyError: 3"
-    assert (found.judged, "ran" in found.log) == ("", True)
-    gone = await parser().read_logs(sandbox({}))
-    assert f"the tests' log {LOG} cannot be read" in gone.problem
-    assert (await parser().parse(sandbox({}), answer(), gone, Evidence())).problem == gone.problem
+    parsed = await parser().parse(sandbox({}, result=failed), answer(), logs, Evidence())
+    assert parsed.problem == "the parser of the log ended with 1 and wrote no result: KeyError: 3"
+    assert (parsed.judged, "ran" in parsed.log) == ("", True)
+    missing = await parser().read_logs(sandbox({}))
+    assert f"the tests' log {LOG} cannot be read" in missing.problem
+    assert (await parser().parse(sandbox({}), answer(), missing, Evidence())).problem == missing.problem
 
 
-def test_of_a_long_log_head_and_tail_are_stored() -> None:
+def test_long_logs_keep_their_head_and_tail() -> None:
     text = Logs({LOG: b"a" * (6 << 20) + b"z" * (6 << 20)}).text
     assert len(text) < 11 << 20
     assert f"[{2 << 20} bytes of the middle were left out]" in text

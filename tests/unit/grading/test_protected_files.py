@@ -1,7 +1,7 @@
-"""Whatever a patch looks like, no protected file differs on disk once its graded part is applied.
+"""Fuzzing of graded patches: protected files stay unchanged on disk.
 
-Patches are drawn: an operation on a target, written in one of the notations that git and patch read, alone or
-beside parts that apply, apply with fuzz only, or are rejected. The same patches aimed at code do change it.
+A random patch performs one operation on a target, in a notation that git or patch reads. Other parts may
+surround it: some apply, some apply with fuzz only, some are rejected. As a control, the patches change code.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ NAMES: tuple[Callable[[str, str], str], ...] = (
 
 
 def hunk(generator: random.Random, old: str, new: str) -> str:
-    """One hunk for the whole file, sometimes with counts, places or context that are not right."""
+    """Return a hunk for the whole file, sometimes with wrong counts, positions or context."""
     before, after = old.splitlines(), new.splitlines()
     start = generator.choice([1, 1, 1, 5]) if before else 0
     if before and generator.random() < 0.2:
@@ -94,18 +94,18 @@ def hunk(generator: random.Random, old: str, new: str) -> str:
 def binary(data: bytes) -> str:
     packed = zlib.compress(data)
     padded = base64.b85encode(packed + b"\0" * (-len(packed) % 4)).decode()
-    mark = chr(ord("A") + len(packed) - 1)
-    return f"GIT binary patch\nliteral {len(data)}\n{mark}{padded}\n\nliteral 0\nHcmV?d00001\n\n"
+    length_code = chr(ord("A") + len(packed) - 1)
+    return f"GIT binary patch\nliteral {len(data)}\n{length_code}{padded}\n\nliteral 0\nHcmV?d00001\n\n"
 
 
 def header(generator: random.Random, source: str, target: str, *, new: bool, gone: bool) -> str:
-    """The two lines before hunks, in some notation, for a file that is called so on both sides."""
+    """Return a file header in a random notation, for the given old and new paths."""
     name = generator.choice(NAMES)
     old_line = "/dev/null" if new and generator.random() < 0.8 else name("a", source)
     new_line = "/dev/null" if gone and generator.random() < 0.8 else name("b", target)
     dates = [generator.choice(DATES) if generator.random() < 0.4 else "" for _ in range(2)]
     lines = [f"--- {old_line}{dates[0]}\n", f"+++ {new_line}{dates[1]}\n"]
-    first = [
+    first_lines = [
         "",
         f"diff --git {name('a', source)} {name('b', target)}\n",
         f"diff --git a/{source} b/{target}\n",
@@ -114,9 +114,9 @@ def header(generator: random.Random, source: str, target: str, *, new: bool, gon
         f"Index: {target}\n" + "=" * 67 + "\n",
         f"diff -urN {source} {target}\n",
     ]
-    begin = generator.choice(first)
+    first_line = generator.choice(first_lines)
     mode = ""
-    if begin.startswith("diff --git"):
+    if first_line.startswith("diff --git"):
         if new:
             mode = generator.choice(
                 ["", f"new file mode {generator.choice(['100644', '100755', '120000'])}\n"]
@@ -126,11 +126,11 @@ def header(generator: random.Random, source: str, target: str, *, new: bool, gon
         if generator.random() < 0.3:
             mode += "index 1111111..2222222 100644\n"
     kept = lines if generator.random() < 0.9 else generator.sample(lines, 1)
-    return begin + mode + "".join(kept)
+    return first_line + mode + "".join(kept)
 
 
-def part(generator: random.Random, target: str) -> str:
-    """A patch that creates, changes, removes, moves, copies, links or replaces the target."""
+def random_part(generator: random.Random, target: str) -> str:
+    """Return a patch that creates, changes, removes, moves, copies, links or replaces the target."""
     old = FILES.get(target, "")
     above = target.rpartition("/")[0] or target
     link = "@@ -0,0 +1 @@\n+/tmp\n\\ No newline at end of file\n"
@@ -143,9 +143,9 @@ def part(generator: random.Random, target: str) -> str:
         case 3:
             return header(generator, target, target, new=False, gone=True) + hunk(generator, old, "")
         case 4:
-            word = generator.choice(["rename", "copy"])
+            verb = generator.choice(["rename", "copy"])
             return (
-                f"diff --git a/b.py b/{target}\nsimilarity index 100%\n{word} from b.py\n{word} to {target}\n"
+                f"diff --git a/b.py b/{target}\nsimilarity index 100%\n{verb} from b.py\n{verb} to {target}\n"
             )
         case 5:
             return (
@@ -155,8 +155,8 @@ def part(generator: random.Random, target: str) -> str:
         case 6:
             return f"{git_header}old mode 100644\nnew mode 100755\n"
         case 7:
-            gone = f"{git_header}deleted file mode 100644\n--- a/{target}\n+++ /dev/null\n"
-            remove = gone + hunk(random.Random(0), old, "") if old else ""
+            deletion = f"{git_header}deleted file mode 100644\n--- a/{target}\n+++ /dev/null\n"
+            remove = deletion + hunk(random.Random(0), old, "") if old else ""
             return f"{remove}{git_header}new file mode 120000\n--- /dev/null\n+++ b/{target}\n{link}"
         case 8:
             return (
@@ -172,8 +172,8 @@ def part(generator: random.Random, target: str) -> str:
             kind = generator.choice(["new file mode 100644\n", ""])
             return f"{git_header}{kind}index {'0' * 40}..{'2' * 40}\n{binary(b'forge()')}"
         case 11:
-            inner = f"{target}/x.py"
-            return header(generator, inner, inner, new=True, gone=False) + hunk(generator, "", "x\n")
+            nested = f"{target}/x.py"
+            return header(generator, nested, nested, new=True, gone=False) + hunk(generator, "", "x\n")
         case 12:
             return header(generator, "a.py", target, new=False, gone=False) + hunk(
                 generator, CODE, "forge()\n"
@@ -187,8 +187,8 @@ FUZZY = GOOD.replace(" line 2\n", " other 2\n")
 REJECTED = diff_texts("pkg/c.py", "nothing like it\n", "new\n")
 
 
-def some_patch(generator: random.Random, target: str) -> str:
-    parts = [part(generator, target) for _ in range(generator.choice([1, 1, 2]))]
+def random_patch(generator: random.Random, target: str) -> str:
+    parts = [random_part(generator, target) for _ in range(generator.choice([1, 1, 2]))]
     parts += generator.sample(
         [GOOD, FUZZY, FUZZY, REJECTED, "1a\nforge()\n.\nw\n"], generator.choice([0, 1, 1, 2])
     )
@@ -204,18 +204,18 @@ def some_patch(generator: random.Random, target: str) -> str:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Everything on disk outside of the repository: kind and execute bit, content or target."""
+    """Return git mode, and content or link target, of every file outside ``.git``."""
     tree = {name: state for name, state in read_tree(folder).items() if not name.startswith(".git/")}
     return {name: (state.git_mode, state.data) for name, state in tree.items()}
 
 
 def is_protected(path: str) -> bool:
-    own = ("pkg/checks/check_a.py", "checks.d/runner.txt", "hidden", "json.py")
-    mine = any(path == name or path.startswith(f"{name}/") for name in own)
-    return mine or is_test_code(path) or is_configuration(path) or is_installed(path)
+    row_paths = ("pkg/checks/check_a.py", "checks.d/runner.txt", "hidden", "json.py")
+    is_in_row = any(path == name or path.startswith(f"{name}/") for name in row_paths)
+    return is_in_row or is_test_code(path) or is_configuration(path) or is_installed(path)
 
 
-def make(folder: Path) -> Box:
+def make_repository(folder: Path) -> Box:
     for path, content in FILES.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(content)
@@ -231,32 +231,32 @@ def reset(folder: Path) -> None:
     git(folder, "clean", "-qfdx")
 
 
-async def test_protected_files_are_the_same_after_any_patch(tmp_path: Path) -> None:
+async def test_random_patches_never_change_protected_files(tmp_path: Path) -> None:
     generator = random.Random(1)
-    box = make(tmp_path)
-    truth = {path: state for path, state in contents(tmp_path).items() if is_protected(path)}
-    assert set(truth) > {"conftest.py", "hidden/deep/check.py", "bin/test", "tests/test_a.py"}
-    ends = {"left out": 0, "refused": 0, "nothing": 0}
+    box = make_repository(tmp_path)
+    original = {path: state for path, state in contents(tmp_path).items() if is_protected(path)}
+    assert set(original) > {"conftest.py", "hidden/deep/check.py", "bin/test", "tests/test_a.py"}
+    counts = {"left out": 0, "refused": 0, "nothing": 0}
     for _ in range(PATCHES):
-        patch = some_patch(generator, generator.choice(TARGETS))
-        found = await apply_graded(cast(Sandbox, box), patch, ROW)
+        patch = random_patch(generator, generator.choice(TARGETS))
+        applied = await apply_graded(cast(Sandbox, box), patch, ROW)
         after = contents(tmp_path)
-        assert {path: state for path, state in after.items() if is_protected(path)} == truth, patch
-        ends["refused" if found.problem else "left out" if found.filtered.left_out else "nothing"] += 1
+        assert {path: state for path, state in after.items() if is_protected(path)} == original, patch
+        counts["refused" if applied.problem else "left out" if applied.filtered.left_out else "nothing"] += 1
         reset(tmp_path)
-    assert ends["left out"] >= PATCHES / 10, ends
-    assert ends["refused"], ends
+    assert counts["left out"] >= PATCHES / 10, counts
+    assert counts["refused"], counts
 
 
-async def test_the_same_patches_change_code(tmp_path: Path) -> None:
-    """The patches are worth something: aimed at code, a good part of them changes it."""
+async def test_random_patches_change_unprotected_code(tmp_path: Path) -> None:
+    """Show that the random patches are effective: at least one in eight changes its target."""
     generator = random.Random(0)
-    box = make(tmp_path)
+    box = make_repository(tmp_path)
     changed = 0
     for _ in range(PATCHES):
         target = generator.choice(["pkg/c.py", "pkg/d.py"])
         before = contents(tmp_path)
-        await apply_graded(cast(Sandbox, box), some_patch(generator, target), ROW)
+        await apply_graded(cast(Sandbox, box), random_patch(generator, target), ROW)
         after = contents(tmp_path)
         changed += any(before.get(path) != after.get(path) for path in ("pkg/c.py", "pkg/d.py", "pkg"))
         reset(tmp_path)

@@ -1,4 +1,4 @@
-"""Where a test command runs pytest in a way that can be recorded, and where it only names it."""
+"""Detection of recordable pytest runs in test commands, as opposed to mentions of pytest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PYTEST = ("pytest", "py.test")
 NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
 
 
-async def due(
+async def recorded(
     command: str,
     image: Mapping[str, str] | None = None,
     row: Mapping[str, str] | None = None,
@@ -73,7 +73,7 @@ IMAGE = {"/root/tests.sh": ".venv/bin/python -m pytest", "/root/env.sh": "export
 
 
 @pytest.mark.parametrize("script", CALLS)
-def test_calls_are_told(script: str) -> None:
+def test_pytest_calls_are_recognised(script: str) -> None:
     assert runs(f"set -e\n{script}\n", PYTEST)
 
 
@@ -92,13 +92,13 @@ def test_calls_are_told(script: str) -> None:
     ],
 )
 async def test_scripts_of_the_row_and_of_the_image_are_read(command: str, is_due: bool) -> None:
-    assert await due(command, IMAGE, ROW_SCRIPTS) is is_due
+    assert await recorded(command, IMAGE, ROW_SCRIPTS) is is_due
 
 
 @pytest.mark.parametrize("script", NAMES)
-async def test_names_are_no_calls(script: str) -> None:
+async def test_mentions_of_pytest_are_not_calls(script: str) -> None:
     assert not runs(f"set -e\n{script}\nmake check\n", PYTEST)
-    assert not await due(script)
+    assert not await recorded(script)
 
 
 @pytest.mark.parametrize(
@@ -113,20 +113,20 @@ async def test_names_are_no_calls(script: str) -> None:
         "tox -e lint\npytest",
     ],
 )
-async def test_what_takes_the_recorders_settings_away_is_not_recorded(script: str) -> None:
-    assert not await due(script)
-    assert not await due("bash /tests/test.sh", row={"/tests/test.sh": script})
-    assert not await due("bash /image/test.sh", {"/image/test.sh": script})
+async def test_scripts_that_drop_the_recorder_settings_are_not_recordable(script: str) -> None:
+    assert not await recorded(script)
+    assert not await recorded("bash /tests/test.sh", row={"/tests/test.sh": script})
+    assert not await recorded("bash /image/test.sh", {"/image/test.sh": script})
 
 
-async def test_only_the_rows_own_scripts_may_have_settings_of_their_own() -> None:
+async def test_only_scripts_of_the_row_may_override_recorder_settings() -> None:
     settings = "PYTHONPATH=src pytest"
-    assert await due(settings)
-    assert await due("bash /tests/test.sh", row={"/tests/test.sh": settings})
-    assert not await due("bash /image/test.sh", {"/image/test.sh": settings})
-    assert not await due("source /image/env.sh\npytest", {"/image/env.sh": "export PYTHONPATH=/opt/lib"})
+    assert await recorded(settings)
+    assert await recorded("bash /tests/test.sh", row={"/tests/test.sh": settings})
+    assert not await recorded("bash /image/test.sh", {"/image/test.sh": settings})
+    assert not await recorded("source /image/env.sh\npytest", {"/image/env.sh": "export PYTHONPATH=/opt/lib"})
     kept = {"/image/env.sh": "export PYTHONPATH=/opt/lib:$PYTHONPATH"}
-    assert await due("source /image/env.sh\npytest", kept)
+    assert await recorded("source /image/env.sh\npytest", kept)
 
 
 BUILD = "/testbed/build.sh"
@@ -136,16 +136,16 @@ NAMED = "\n".join(f"bash /testbed/{number}.sh" for number in range(30))
 @pytest.mark.parametrize(
     "text", ["true tox", "true /testbed/x/run_tests.sh", NAMED, "unset PYTHONPATH", "A=1\nPYTHONPATH=x true"]
 )
-async def test_a_changed_script_cannot_end_the_recording(text: str) -> None:
+async def test_a_changed_script_cannot_disable_recording(text: str) -> None:
     image = {BUILD: text, "/testbed/x/run_tests.sh": "true"}
     command = f"bash {BUILD}\nbash /tests/test.sh"
-    assert await due(f"bash {BUILD}\npytest -q", image, changed=[BUILD])
-    assert await due(command, image, row={"/tests/test.sh": "pytest -q"}, changed=[BUILD])
+    assert await recorded(f"bash {BUILD}\npytest -q", image, changed=[BUILD])
+    assert await recorded(command, image, row={"/tests/test.sh": "pytest -q"}, changed=[BUILD])
 
 
-async def test_a_changed_script_may_run_the_tests() -> None:
-    assert await due(f"bash {BUILD}", {BUILD: "pytest -q"}, changed=[BUILD])
-    assert not await due(f"test -f {BUILD}", {BUILD: "pytest -q"}, changed=[BUILD])
+async def test_pytest_in_a_changed_script_is_recordable() -> None:
+    assert await recorded(f"bash {BUILD}", {BUILD: "pytest -q"}, changed=[BUILD])
+    assert not await recorded(f"test -f {BUILD}", {BUILD: "pytest -q"}, changed=[BUILD])
 
 
 @pytest.mark.parametrize(
@@ -157,8 +157,8 @@ async def test_a_changed_script_may_run_the_tests() -> None:
         ("PYTHONPATH='src' pytest", "PYTHONPATH='/tmp/f:src' pytest"),
     ],
 )
-def test_settings_of_scripts_keep_the_recorder(line: str, extended: str) -> None:
+def test_script_settings_are_extended_by_the_recorder(line: str, extended: str) -> None:
     assert prepare(line, NONCES, with_pytest=True).splitlines()[-1] == extended
-    alone = prepare(line, NONCES, with_pytest=False)
-    assert alone.splitlines()[-1] == line
-    assert "trainyard_recorder" not in alone
+    unrecorded = prepare(line, NONCES, with_pytest=False)
+    assert unrecorded.splitlines()[-1] == line
+    assert "trainyard_recorder" not in unrecorded

@@ -15,7 +15,7 @@ from engine.types import TaskAnswer
 
 
 async def run(problem: Exception) -> None:
-    """Run a script where bash cannot be read for a given reason; the run ends where a program starts."""
+    """Run a script in an image where reading bash raises ``problem``; the first program raises EOFError."""
 
     async def read_file(path: str, *, max_bytes: int) -> bytes:
         raise problem if path == "/bin/bash" else FileNotFoundError(path)
@@ -33,12 +33,12 @@ async def run(problem: Exception) -> None:
 
 
 @pytest.mark.parametrize("problem", [FileNotFoundError(), NotADirectoryError()])
-async def test_an_image_without_bash_is_the_images_fault(problem: Exception) -> None:
+async def test_missing_bash_raises_an_image_error(problem: Exception) -> None:
     with pytest.raises(ImageError, match="image 'registry/alpine:3' has no /bin/bash"):
         await run(problem)
 
 
 @pytest.mark.parametrize("problem", [ValueError(), PermissionError()])
-async def test_bash_need_not_be_readable(problem: Exception) -> None:
+async def test_unreadable_bash_is_run_anyway(problem: Exception) -> None:
     with pytest.raises(EOFError, match="/bin/bash"):
         await run(problem)

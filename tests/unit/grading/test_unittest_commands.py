@@ -1,4 +1,4 @@
-"""Commands that run ``unittest`` are exchanged for its recorder's; other text stays."""
+"""Replacement of ``unittest`` commands by the recorder."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def answer(command: str, rule: GradeRule = GradeRule.EXIT_CODE, **files: str) ->
         ("python run.py -m unittest", ""),
     ],
 )
-def test_the_recorder_runs_what_unittest_would(before: str, after: str) -> None:
+def test_unittest_commands_are_replaced_by_the_recorder(before: str, after: str) -> None:
     script = f"set -e\n{before}\n"
     assert with_recorded_unittest(answer(script), "/r").test_command == f"set -e\n{after or before}\n"
     assert (with_recorded_unittest(answer(script), "/r") == answer(script)) is (not after)
 
 
-def test_scripts_of_the_row_are_changed_as_well() -> None:
+def test_unittest_commands_in_row_scripts_are_replaced() -> None:
     changed = with_recorded_unittest(
         answer("bash /tests/test.sh", GradeRule.REWARD_FILE, test="python -m unittest x"), "/r"
     )
     assert changed.test_files == {"/tests/test.sh": f"python {RECORDER} x"}
 
 
-def test_rules_that_read_names_in_logs_stay() -> None:
+def test_rows_graded_by_names_in_logs_stay_unchanged() -> None:
     row = answer("python -m unittest x", GradeRule.F2P_P2P)
     assert with_recorded_unittest(row, "/r") is row
