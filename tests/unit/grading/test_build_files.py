@@ -1,4 +1,4 @@
-"""Changes of build files: the product's are graded, whatever may replace or skip tests is not."""
+"""Changes of build files: product changes are graded, changes that may affect tests are not."""
 
 from __future__ import annotations
 
@@ -142,14 +142,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", PRODUCT)
-def test_what_the_product_needs(name: str) -> None:
+def test_product_changes_of_build_files_are_recognised(name: str) -> None:
     path, old, new = PRODUCT[name]
     assert old != new
     assert is_product_change(path, old.encode(), new.encode())
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_may_replace_or_skip_tests(name: str) -> None:
+def test_changes_that_may_replace_or_skip_tests_are_not_product_changes(name: str) -> None:
     path, old, new = HOSTILE[name]
     assert old != new
     assert not is_product_change(path, old.encode(), new.encode())

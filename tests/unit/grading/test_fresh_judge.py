@@ -1,4 +1,4 @@
-"""The process that judges logs starts with nothing: every parser a row may name is found there."""
+"""Judging of logs in a fresh process, where every parser that a row may name is available."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LOGS = {
 
 @pytest.fixture(autouse=True)
 def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Judge every log in a process that has judged nothing before."""
+    """Judge every log in a new process."""
     with ThreadPoolExecutor(max_workers=1) as threads:
         monkeypatch.setattr(isolation, "_threads", lambda _limits: threads)
         yield
@@ -39,7 +39,7 @@ def fresh_judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def multi_swe_bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The package's shape, with one repository; the judge alone imports it."""
+    """Install a fake package with one repository; only the judge imports it."""
     harness = tmp_path / "multi_swe_bench" / "harness"
     (harness / "repos").mkdir(parents=True)
     for name in (tmp_path / "multi_swe_bench", harness):
@@ -71,19 +71,19 @@ async def judged(rule: GradeRule, parser: str, log: str, **fields: object) -> Ju
 
 
 @pytest.mark.parametrize("parser", LOGS)
-async def test_lists_of_tests_are_judged_by_any_parser(parser: str) -> None:
+async def test_lists_of_tests_are_judged_with_every_parser(parser: str) -> None:
     test = "test_x" if parser == "r2e_pytest" else TEST
-    found = await judged(GradeRule.F2P_P2P, parser, LOGS[parser], fail_to_pass=(test,))
-    assert (found.passed, found.detail) == (True, "")
-    found = await judged(GradeRule.F2P_P2P, parser, LOGS[parser], fail_to_pass=("other",))
-    assert not found.passed
-    assert "cannot be read" not in found.detail
+    grade = await judged(GradeRule.F2P_P2P, parser, LOGS[parser], fail_to_pass=(test,))
+    assert (grade.passed, grade.detail) == (True, "")
+    grade = await judged(GradeRule.F2P_P2P, parser, LOGS[parser], fail_to_pass=("other",))
+    assert not grade.passed
+    assert "cannot be read" not in grade.detail
 
 
-async def test_maps_and_transitions_too() -> None:
-    found = await judged(GradeRule.MAP_EQUAL, "r2e_pytest", LOGS["r2e_pytest"], expected={"test_x": "PASSED"})
-    assert (found.passed, found.detail) == (True, "")
+async def test_maps_and_transitions_are_judged_in_a_fresh_process() -> None:
+    grade = await judged(GradeRule.MAP_EQUAL, "r2e_pytest", LOGS["r2e_pytest"], expected={"test_x": "PASSED"})
+    assert (grade.passed, grade.detail) == (True, "")
     metadata = {"n2p_tests": [TEST]}
     for parser in ("multi_swe:acme/toy", "swesmith_gotest"):
-        found = await judged(GradeRule.MULTI_SWE, parser, LOGS[parser], metadata=metadata)
-        assert (found.passed, found.detail) == (True, "")
+        grade = await judged(GradeRule.MULTI_SWE, parser, LOGS[parser], metadata=metadata)
+        assert (grade.passed, grade.detail) == (True, "")

@@ -1,4 +1,4 @@
-"""What tests leave behind is chosen by the patch: reading it neither stops the event loop nor grows."""
+"""Hostile logs and reports: reading them is isolated, limited and off the event loop."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def judged(parser: str, log: str, **more: Any) -> Judgement:
     return await judge(graded_by_log(parser), evidence(log, **more), GradingConfig())
 
 
-async def test_calls_answer_and_raise_as_if_they_were_made_here() -> None:
+async def test_isolated_calls_return_and_raise_like_local_calls() -> None:
     assert await run_isolated(os.getpid) != os.getpid()
     with pytest.raises(DatasetError, match="no log parser 'x'"):
         await run_isolated(partial(find_parser, "x"))
@@ -63,7 +63,7 @@ async def test_calls_answer_and_raise_as_if_they_were_made_here() -> None:
 
 
 @pytest.mark.usefixtures("short_limit")
-async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> None:
+async def test_isolated_calls_are_limited_in_time_and_memory_and_recover() -> None:
     with pytest.raises(HostileInputError, match="more than 1 s of processor time"):
         await run_isolated(partial(re.match, r"(a+)+$", "a" * 60 + "b"))
     with pytest.raises(HostileInputError, match="MemoryError"):
@@ -71,14 +71,14 @@ async def test_time_and_memory_are_limited_and_the_next_call_is_answered() -> No
     assert await run_isolated(partial(len, "abc")) == 3
 
 
-async def test_limits_of_one_call_are_not_those_of_another() -> None:
-    few = replace(isolation.LOG_LIMITS, memory_bytes=512 << 20)
-    for limits in (isolation.LOG_LIMITS, few) * 2:
-        found, _ = await run_isolated(partial(resource.getrlimit, resource.RLIMIT_AS), limits)
-        assert found == limits.memory_bytes
+async def test_each_isolated_call_has_its_own_limits() -> None:
+    smaller = replace(isolation.LOG_LIMITS, memory_bytes=512 << 20)
+    for limits in (isolation.LOG_LIMITS, smaller) * 2:
+        soft_limit, _ = await run_isolated(partial(resource.getrlimit, resource.RLIMIT_AS), limits)
+        assert soft_limit == limits.memory_bytes
 
 
-def test_the_process_ends_with_a_killed_parent() -> None:
+def test_the_isolated_process_ends_with_its_killed_parent() -> None:
     code = (
         "import asyncio, os, signal; from engine.isolation import run_isolated;"
         "print(asyncio.run(run_isolated(os.getpid)), flush=True); os.kill(os.getpid(), signal.SIGKILL)"
@@ -93,8 +93,8 @@ def test_the_process_ends_with_a_killed_parent() -> None:
 
 
 @pytest.mark.usefixtures("short_limit")
-async def test_a_log_that_a_parser_cannot_finish_has_failed() -> None:
-    """The published patterns take time squared; this process spends next to nothing, and is free."""
+async def test_a_log_that_exceeds_the_time_limit_of_its_parser_fails() -> None:
+    """The published patterns take quadratic time; this process stays idle and its event loop free."""
     turns = 0
 
     async def turn() -> None:
@@ -105,22 +105,24 @@ async def test_a_log_that_a_parser_cannot_finish_has_failed() -> None:
 
     others = asyncio.create_task(turn())
     started = time.process_time()
-    found = await judged("parse_log_sympy", "cp " * 66_000)
-    spent = time.process_time() - started
+    result = await judged("parse_log_sympy", "cp " * 66_000)
+    cpu_s = time.process_time() - started
     others.cancel()
-    assert (found.passed, found.signs) == (False, ())
-    assert "1 s of processor time" in found.detail
-    assert [test.outcome for test in found.tests] == [TestOutcome.MISSING]
-    assert spent < isolation.LOG_LIMITS.cpu_s / 2
+    assert (result.passed, result.signs) == (False, ())
+    assert "1 s of processor time" in result.detail
+    assert [test.outcome for test in result.tests] == [TestOutcome.MISSING]
+    assert cpu_s < isolation.LOG_LIMITS.cpu_s / 2
     assert turns > 10
 
 
-async def test_lines_that_end_as_swebench_reads_them_need_the_record_too() -> None:
-    """A lone carriage return ends a line for swebench; whoever splits at newlines alone sees no claim."""
-    found = await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True)
-    assert found.signs
-    seen = Record(exit_status=0, altered=(), outcomes={TEST: "PASSED"})
-    assert (await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True, record=seen)).passed
+async def test_lines_ended_by_carriage_returns_need_the_record_too() -> None:
+    """A lone carriage return ends a line for swebench; splitting only at newlines would miss the claim."""
+    result = await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True)
+    assert result.signs
+    recorded = Record(exit_status=0, altered=(), outcomes={TEST: "PASSED"})
+    assert (
+        await judged("parse_log_pytest", f"x\rPASSED {TEST}\r", record_wanted=True, record=recorded)
+    ).passed
 
 
 @pytest.mark.parametrize(
@@ -131,22 +133,20 @@ async def test_lines_that_end_as_swebench_reads_them_need_the_record_too() -> No
         ("parse_log_lighthouse", {"metadata": {"version": "9.5"}}, f"PASS {TEST}"),
     ],
 )
-async def test_parsers_that_choose_by_instance_and_version_know_them(
-    parser: str, task: dict[str, Any], log: str
-) -> None:
-    found = await judge(graded_by_log(parser, **task), evidence(log), GradingConfig())
+async def test_parsers_receive_the_instance_and_version(parser: str, task: dict[str, Any], log: str) -> None:
+    result = await judge(graded_by_log(parser, **task), evidence(log), GradingConfig())
     instance = Instance(
         instance_id=task.get("instance_id", ""), version=task.get("metadata", {}).get("version", "")
     )
-    assert found.passed is (parse_log(parser, log, instance).get(TEST) == "PASSED")
-    assert "cannot be read" not in found.detail
+    assert result.passed is (parse_log(parser, log, instance).get(TEST) == "PASSED")
+    assert "cannot be read" not in result.detail
 
 
-async def test_other_rules_do_not_stumble_over_hostile_files() -> None:
+async def test_hostile_reward_files_and_json_logs_do_not_crash() -> None:
     answer = TaskAnswer(gold_patch="", grade_rule=GradeRule.REWARD_FILE)
     rewards = {"a": 1.7e308, "b": 1.7e308}
-    found = await judge(replace(make_row(), answer=answer), Evidence(rewards=rewards), GradingConfig())
-    assert not found.passed
+    result = await judge(replace(make_row(), answer=answer), Evidence(rewards=rewards), GradingConfig())
+    assert not result.passed
     for text in ("[" * 100_000, "9" * 400, '{"a": ' + "9" * 400 + "}", "9" * 5000):
         with pytest.raises(ValueError, match="."):
             parse_rewards("reward.json", text)
@@ -157,19 +157,19 @@ ENTITIES = '<!DOCTYPE s [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&
 
 
 @pytest.mark.parametrize("xml", [ENTITIES, "<s>", "", "\0", "<s>" * 10, '<testcase time="x"/>'])
-def test_reports_that_are_none_are_named(xml: str) -> None:
+def test_malformed_junit_reports_are_refused(xml: str) -> None:
     with pytest.raises(ValueError, match="."):
         parse_junit(xml)
 
 
-def test_a_report_may_declare_an_encoding_and_quote_a_page() -> None:
+def test_junit_reports_may_declare_an_encoding_and_quote_html() -> None:
     head, quoted = '<?xml version="1.0" encoding="latin-1"?>', "<![CDATA[<!DOCTYPE html>]]>"
     page = f'{head}<s><testcase name="ü">{quoted}</testcase></s>'
     assert list(parse_junit(page)) == [("", "ü")]
     assert list(parse_junit(page.encode("latin-1"))) == [("", "ü")]
 
 
-def spent(work: Callable[[], object]) -> float:
+def cpu_seconds(work: Callable[[], object]) -> float:
     started = time.process_time()
     work()
     return time.process_time() - started
@@ -183,12 +183,12 @@ def spent(work: Callable[[], object]) -> float:
         lambda n: parse_junit(f"<s>{'<a>' * n}{'</a>' * n}</s>"),
     ],
 )
-def test_reports_are_read_in_linear_time(work: Callable[[int], object]) -> None:
-    few, many = spent(lambda: work(20_000)), spent(lambda: work(160_000))
+def test_records_and_junit_reports_are_read_in_linear_time(work: Callable[[int], object]) -> None:
+    few, many = cpu_seconds(lambda: work(20_000)), cpu_seconds(lambda: work(160_000))
     assert many < 40 * few
 
 
-def test_records_that_are_none_are_named() -> None:
+def test_malformed_records_are_refused() -> None:
     for payload in (b"", b"x\nPASSED a", b"0\nMISSING a", b"0\nPASSED \\x", b"0\n\xff a"):
         with pytest.raises(ValueError, match="."):
             read_record(payload)

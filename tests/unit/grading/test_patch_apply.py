@@ -1,4 +1,4 @@
-"""What ``--3way`` needs comes out of the sandbox: files, symlinks and what the patch was made from."""
+"""Application of graded patches in a sandbox: merges, smuggled paths, ed scripts, binary stubs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MADE = diff_trees({"a.py": FileState(0o100644, BASE.encode())}, {"a.py": FileSta
 
 
 class Box:
-    """A folder of this machine as a sandbox."""
+    """A local folder used as a sandbox."""
 
     def __init__(self, folder: Path) -> None:
         self.spec = SimpleNamespace(workdir=str(folder))
@@ -90,23 +90,23 @@ async def applied(box: Box, patch: str, row: TaskRow | None = None) -> AppliedPa
 
 
 async def test_a_patch_made_from_an_older_commit_is_merged(box: Box) -> None:
-    found = await applied(box, MADE)
-    assert (found.how, found.problem) == ("the patch was merged with what had changed", "")
+    merge = await applied(box, MADE)
+    assert (merge.how, merge.problem) == ("the patch was merged with what had changed", "")
     wanted = THEIRS.replace("line 30\n", "new 30\n")
     assert (box.folder / "a.py").read_text() == wanted
     assert (await applied(box, FUZZY)).how == "the patch applied with fuzz only"
 
 
-async def test_without_the_content_it_is_no_merge(box: Box) -> None:
+async def test_a_patch_without_its_base_content_is_not_merged(box: Box) -> None:
     subprocess.run(["rm", "-rf", ".git"], cwd=box.folder, check=True)
     assert "does not apply" in (await applied(box, MADE)).problem
     assert (box.folder / "a.py").read_text() == THEIRS
 
 
-async def test_a_missing_program_is_the_machines_trouble(
+async def test_a_missing_program_is_a_host_error(
     box: Box, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without git every patch, without patch one that git does not apply: never the patch's failure."""
+    """Every patch needs git; one that git does not apply needs patch, too."""
     programs = tmp_path_factory.mktemp("programs")
     monkeypatch.setenv("PATH", str(programs))
     with pytest.raises(HostError, match="no 'git' on this machine"):
@@ -119,7 +119,7 @@ async def test_a_missing_program_is_the_machines_trouble(
     assert (box.folder / "a.py").read_text() == THEIRS
 
 
-async def test_a_patch_of_very_many_files_is_not_tried_again(box: Box) -> None:
+async def test_a_patch_of_too_many_files_runs_no_commands(box: Box) -> None:
     many = "".join(MADE.replace("a.py", f"{number}.py") for number in range(MAX_FILES + 1))
     assert (await applied(box, many)).problem
     assert box.commands == 0
@@ -159,11 +159,11 @@ def task_box(box: Box) -> Box:
 @pytest.mark.parametrize("before", ["", GOOD, FUZZY], ids=["alone", "after a part", "after fuzz"])
 @pytest.mark.parametrize("name", SMUGGLED)
 async def test_no_header_smuggles_a_test_configuration(task_box: Box, name: str, before: str) -> None:
-    found = await applied(task_box, before + SMUGGLED[name])
+    result = await applied(task_box, before + SMUGGLED[name])
     assert not os.path.lexists(task_box.folder / "conftest.py")
     left = {path.name for path in task_box.folder.iterdir()} - {".git", "a.py", "b.py"}
     assert left <= {"conftest.py\r"}
-    assert found.problem or left or any(path.endswith("conftest.py") for path in found.filtered.left_out)
+    assert result.problem or left or any(path.endswith("conftest.py") for path in result.filtered.left_out)
 
 
 @pytest.mark.parametrize(
@@ -172,43 +172,43 @@ async def test_no_header_smuggles_a_test_configuration(task_box: Box, name: str,
 @pytest.mark.parametrize(
     "script", ["1i\nprinted\n.\nw\nq\n", "1!touch RAN\n1i\nx\n.\n", "0a\nx\n.\ne !touch RAN\n"]
 )
-async def test_scripts_of_ed_are_not_run(task_box: Box, header: str, script: str) -> None:
-    found = await applied(task_box, header + script.replace("RAN", str(task_box.folder / "ran")))
-    assert found.problem
+async def test_ed_scripts_are_not_run(task_box: Box, header: str, script: str) -> None:
+    result = await applied(task_box, header + script.replace("RAN", str(task_box.folder / "ran")))
+    assert result.problem
     assert (task_box.folder / "b.py").read_text() == "forge()\n"
     assert not (task_box.folder / "ran").exists()
 
 
-async def test_tests_that_an_agent_does_not_see_may_be_in_its_way(task_box: Box) -> None:
-    """An agent made a file where the grading tree has a hidden one; its code is graded all the same."""
+async def test_new_files_at_paths_of_hidden_tests_are_left_out(task_box: Box) -> None:
+    """The agent created a file at the path of a hidden test; its code is still graded."""
     (task_box.folder / "hidden.py").write_text("secret\n")
-    mine = (
+    collision = (
         f"diff --git a/hidden.py b/hidden.py\nnew file mode 100644\n--- /dev/null\n+++ b/hidden.py\n{FORGE}"
     )
-    found = await applied(task_box, GOOD + mine, task(hidden_paths=("/w/hidden.py", "/elsewhere")))
-    assert (found.problem, found.filtered.left_out) == ("", ("hidden.py",))
+    result = await applied(task_box, GOOD + collision, task(hidden_paths=("/w/hidden.py", "/elsewhere")))
+    assert (result.problem, result.filtered.left_out) == ("", ("hidden.py",))
     assert (task_box.folder / "hidden.py").read_text() == "secret\n"
     assert (task_box.folder / "a.py").read_text().startswith("better\n")
 
 
 @pytest.mark.parametrize("how", ["changed", "added"])
-async def test_edits_of_tests_that_do_not_apply_stop_nothing(task_box: Box, how: str) -> None:
+async def test_edits_of_tests_that_do_not_apply_leave_code_graded(task_box: Box, how: str) -> None:
     (task_box.folder / "test_a.py").write_text("theirs\n")
     edit = new_file("test_a.py", "x\n") if how == "added" else diff_texts("test_a.py", "mine\n", "x\n")
-    found = await applied(task_box, edit + GOOD)
-    assert (found.problem, found.filtered.left_out) == ("", ("test_a.py",))
-    assert [finding.kind for finding in found.filtered.findings] == [FindingKind.TESTS_EDITED]
+    result = await applied(task_box, edit + GOOD)
+    assert (result.problem, result.filtered.left_out) == ("", ("test_a.py",))
+    assert [finding.kind for finding in result.filtered.findings] == [FindingKind.TESTS_EDITED]
     assert (task_box.folder / "test_a.py").read_text() == "theirs\n"
     assert (task_box.folder / "a.py").read_text().startswith("better\n")
 
 
-async def test_a_rename_out_of_and_into_the_tests_moves_the_code_only(task_box: Box) -> None:
+async def test_renames_between_code_and_tests_change_only_code(task_box: Box) -> None:
     (task_box.folder / "tests").mkdir()
     (task_box.folder / "tests/helper.py").write_text("help\n")
     move = "diff --git a/{0} b/{1}\nsimilarity index 100%\nrename from {0}\nrename to {1}\n"
     patch = move.format("tests/helper.py", "helper.py") + move.format("b.py", "tests/b.py")
-    found = await applied(task_box, patch)
-    assert found.filtered.left_out == ("tests/b.py", "tests/helper.py")
+    result = await applied(task_box, patch)
+    assert result.filtered.left_out == ("tests/b.py", "tests/helper.py")
     tree = read_tree(task_box.folder)
     assert {name for name in tree if not name.startswith(".git/")} == {"a.py", "helper.py", "tests/helper.py"}
 
@@ -225,18 +225,18 @@ STUBS = Path(__file__).parent / "predictions" / "binary_stub.jsonl"
         (3, "", ()),
     ],
 )
-async def test_a_binary_file_that_is_only_named_costs_itself(
+async def test_a_binary_file_without_content_does_not_block_the_patch(
     box: Box, number: int, said: str, left_out: tuple[str, ...]
 ) -> None:
     (box.folder / "toy").mkdir()
     (box.folder / "toy/numbers.py").write_text(NUMBERS.replace(*BROKEN))
     patch = json.loads(STUBS.read_text().splitlines()[number])["model_patch"]
-    found = await applied(box, patch)
-    assert (found.problem, found.how, found.filtered.left_out) == ("", said, left_out)
+    result = await applied(box, patch)
+    assert (result.problem, result.how, result.filtered.left_out) == ("", said, left_out)
     assert (box.folder / "toy/numbers.py").read_text() == NUMBERS
 
 
-async def test_what_is_no_patch_changes_nothing(box: Box) -> None:
+async def test_invalid_patches_change_nothing(box: Box) -> None:
     for patch in ("garbage", "\ud800", f"{GOOD}\ud800", "diff --git a/a.py b/a.py\n"):
         assert (await applied(box, patch)).problem
     assert (await applied(box, " \n")).problem == ""

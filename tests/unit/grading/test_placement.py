@@ -1,4 +1,4 @@
-"""Test files in scripts: where they are put in place, and by which commands."""
+"""Placement of test files by scripts: its position and its commands."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ EVERY_BYTE = bytes(range(1, 256)) + f"'{START}' {{junit}} PYTHONPATH=x \\' $HOME
 PLACING = "PLACED"
 
 
-def test_the_commands_write_every_byte_with_builtins_only(tmp_path: Path) -> None:
+def test_placing_commands_write_every_byte_with_builtins_only(tmp_path: Path) -> None:
     files = {"tests/it's.py": EVERY_BYTE, str(tmp_path / "absolute.py"): b"\n", "tests/empty.py": b""}
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/empty.py").write_text("old")
     command = placing_command(str(tmp_path), files)
-    assert not any(found in command for found in (START, "{junit}", "PYTHONPATH=", "\n"))
+    assert not any(text in command for text in (START, "{junit}", "PYTHONPATH=", "\n"))
     done = subprocess.run(
         ["/bin/bash", "-c", 'eval "$(cat)"'],
         input=f"set -euxo pipefail; set -o noclobber; PATH=; cd /\n{command}\necho on\n".encode(),
@@ -34,7 +34,7 @@ def test_the_commands_write_every_byte_with_builtins_only(tmp_path: Path) -> Non
     assert b"printf" not in done.stderr  # the shell's trace does not show the tests
 
 
-def test_a_marked_script_places_them_at_its_start_marker() -> None:
+def test_a_marked_script_places_tests_at_its_start_marker() -> None:
     patch = diff_texts("tests/test_numbers.py", TEST_NUMBERS, f"{TEST_NUMBERS}\ngit apply x\n")
     script = make_script(
         workdir="/testbed", base_commit="abc", test_patch=patch, test=["pytest"], build=["pip install -e ."]
@@ -46,7 +46,7 @@ def test_a_marked_script_places_them_at_its_start_marker() -> None:
     assert START in placed.split("\n")[at + 1]
 
 
-def test_an_earlier_line_that_runs_the_tests_comes_before_the_marker() -> None:
+def test_tests_are_placed_before_an_earlier_line_that_runs_them() -> None:
     lines = ["#!/bin/bash", "git checkout abc -- tests", "bash /workspace/run_script.sh 'a' > log", "cat log"]
     script = "\n".join([*lines, f"echo '{START}'", f"echo '{END}'"])
     placed = placed_in(script, PLACING, ["/workspace/run_script.sh", "/workspace/x.sh"])
@@ -54,7 +54,7 @@ def test_an_earlier_line_that_runs_the_tests_comes_before_the_marker() -> None:
     assert placed.split("\n")[2:4] == [PLACING, lines[2]]
 
 
-def test_a_script_that_applies_a_patch_places_them_after_it() -> None:
+def test_a_script_that_applies_a_patch_places_tests_after_it() -> None:
     script = "cd /r\ngit -C /r apply -v \\\n  /home/test.patch\nmvn test\ngit checkout -- tests"
     assert placed_in(script, PLACING) == script.replace("mvn", f"{PLACING}\nmvn")
     heredoc = "git apply -v - <<'EOF_1'\n+ a line\nEOF_1\npytest\n"
@@ -70,7 +70,7 @@ def test_other_scripts_place_no_tests() -> None:
 
 
 @pytest.mark.parametrize("line", ['read a <<< "abc"', "N=$((1 << 20))", "(( flags << 3 ))", "cat <<Y"])
-def test_what_no_line_ends_is_no_here_document(line: str) -> None:
+def test_operators_without_an_end_line_are_no_here_documents(line: str) -> None:
     script = f"{line}\ngit apply /t\npytest\nabc\n"
     assert list(commands(script))[:2] == [(0, 1, line), (1, 2, "git apply /t")]
     assert placed_in(script, PLACING) == script.replace("pytest", f"{PLACING}\npytest")

@@ -1,4 +1,4 @@
-"""Logs re-graded to the letter of the official harness; predictions and run reports in its formats."""
+"""Logs regraded exactly as by the official harness; predictions and reports in its formats."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def log(*lines: str, exit_code: int | None = None) -> str:
 
 
 def report(text: str, **changes: Any) -> dict[str, Any]:
-    found: dict[str, Any] = regrade(row(**changes), text)["a__b-1"]
-    return found
+    graded: dict[str, Any] = regrade(row(**changes), text)["a__b-1"]
+    return graded
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_a_published_report_is_reproduced(name: str) -> None:
     kinds = ("FAIL_TO_PASS", "PASS_TO_PASS")
     required = {kind: tests[kind]["success"] + tests[kind]["failure"] for kind in kinds}
     row = {"instance_id": name, "log_parser": "swesmith_pytest", **required}
-    found = regrade(row, (folder / "test_output.txt").read_bytes().decode())[name]
-    assert found["tests_status"] == tests
-    assert (found["resolved"], found["patch_exists"]) == (published["resolved"], published["patch_exists"])
+    graded = regrade(row, (folder / "test_output.txt").read_bytes().decode())[name]
+    assert graded["tests_status"] == tests
+    assert (graded["resolved"], graded["patch_exists"]) == (published["resolved"], published["patch_exists"])
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_a_published_report_is_reproduced(name: str) -> None:
     [
         ("PASSED", "PASSED", True),
         ("XFAIL", "PASSED", True),
-        ("SKIPPED", "PASSED", False),  # a skipped test is no resolution
-        ("PASSED", "SKIPPED", True),  # but no regression either
+        ("SKIPPED", "PASSED", False),  # a skipped test resolves nothing
+        ("PASSED", "SKIPPED", True),  # but is no regression
         ("PASSED", "FAILED", False),
         ("ERROR", "PASSED", False),
         (None, "PASSED", False),
@@ -84,8 +84,6 @@ def test_statuses_count_as_published(new: str | None, old: str | None, resolved:
 
 
 BOTH = ("PASSED t.py::test_new", "PASSED t.py::test_old")
-
-
 QUIET = "12 specs, 0 failures"
 FIRST_FAILED = "FAILED t.py::test_new - assert 0"
 
@@ -108,12 +106,14 @@ FIRST_FAILED = "FAILED t.py::test_new - assert 0"
         "the first markers count", "an empty slice", "no names", "failures alone count", "nothing ran",
     ],
 )  # fmt: skip
-def test_what_of_a_log_counts(text: str, fields: dict[str, str], applied: bool, resolved: bool) -> None:
-    found = report(text, **fields)
-    assert (found["patch_successfully_applied"], found["resolved"]) == (applied, resolved)
+def test_markers_exit_codes_and_names_in_a_log_decide_the_report(
+    text: str, fields: dict[str, str], applied: bool, resolved: bool
+) -> None:
+    graded = report(text, **fields)
+    assert (graded["patch_successfully_applied"], graded["resolved"]) == (applied, resolved)
 
 
-def test_truncated_names_match_by_their_beginning_where_candidates_agree() -> None:
+def test_truncated_names_match_by_prefix_if_all_candidates_agree() -> None:
     lines = ("PASSED t.py::test_x[log(photon cm)]", "PASSED t.py::test_x[log(photon s)]", BOTH[1])
     truncated = {"FAIL_TO_PASS": ["t.py::test_x[log(photon"]}
     assert report(log(*lines), log_parser="parse_log_pytest_v2", **truncated)["resolved"]
@@ -121,7 +121,7 @@ def test_truncated_names_match_by_their_beginning_where_candidates_agree() -> No
     assert not report(log(*split), log_parser="parse_log_pytest_v2", **truncated)["resolved"]
 
 
-def test_lists_may_be_json_or_python_text_and_keys_lower_case() -> None:
+def test_lists_of_tests_may_be_json_or_python_text_under_lower_case_keys() -> None:
     lower = {"fail_to_pass": "['t.py::test_new']", "pass_to_pass": '["t.py::test_old"]'}
     wanted = {key: value for key, value in row().items() if not key.isupper()}
     assert regrade({**wanted, **lower}, log(*BOTH))["a__b-1"]["resolved"]
@@ -133,31 +133,31 @@ def test_lists_may_be_json_or_python_text_and_keys_lower_case() -> None:
         ({"install_config": {"log_parser": "parse_log_pytest"}}, True),
         ({"install_config": '{"log_parser": "parse_log_pytest"}'}, True),
         ({"repo": "pallets/flask", "version": "2.3"}, True),
-        ({"repo": "swesmith/pallets__flask.bc098406"}, False),  # it reads statuses behind the names
+        ({"repo": "swesmith/pallets__flask.bc098406"}, False),  # its parser expects statuses after names
     ],
 )
-def test_a_parser_may_follow_from_the_rest_of_the_row(change: dict[str, Any], resolved: bool) -> None:
+def test_the_parser_may_be_derived_from_the_rest_of_the_row(change: dict[str, Any], resolved: bool) -> None:
     assert report(log(*BOTH), log_parser=None, **change)["resolved"] is resolved
 
 
-def test_a_repository_whose_logs_name_failures_alone_needs_no_word_for_it() -> None:
+def test_fail_only_evaluation_is_derived_from_the_repository() -> None:
     quiet = log("12 specs, 0 failures")
     assert report(quiet, repo="markedjs/marked", log_parser="parse_log_marked")["resolved"]
 
 
-def test_windows_newlines_are_newlines() -> None:
+def test_windows_newlines_end_lines() -> None:
     assert report(log(*BOTH).replace("\n", "\r\n"))["resolved"]
 
 
-def test_no_patch_is_told_apart_from_a_patch_that_failed() -> None:
-    found = report(log(*BOTH), model_patch=None)
-    assert (found["patch_is_None"], found["patch_exists"], found["resolved"]) == (True, False, False)
+def test_a_missing_patch_is_distinguished_from_a_failed_patch() -> None:
+    graded = report(log(*BOTH), model_patch=None)
+    assert (graded["patch_is_None"], graded["patch_exists"], graded["resolved"]) == (True, False, False)
 
 
-def test_infrastructure_in_the_log_is_named_but_changes_nothing() -> None:
-    found = report(log("Could not resolve host: index.example"))
-    assert (found["resolved"], found["infra_failure"]) == (False, True)
-    assert found["infra_failure_reason"] == "network_unreachable"
+def test_infrastructure_failures_in_a_log_are_named_without_effect() -> None:
+    graded = report(log("Could not resolve host: index.example"))
+    assert (graded["resolved"], graded["infra_failure"]) == (False, True)
+    assert graded["infra_failure_reason"] == "network_unreachable"
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_infrastructure_in_the_log_is_named_but_changes_nothing() -> None:
         ({"log_parser": "parse_log_jekyll"}, "'parse_log_jekyll' fails on .*Unknown instance"),
     ],
 )
-def test_a_bad_row_is_named(change: dict[str, Any], message: str) -> None:
+def test_malformed_rows_are_refused_with_the_reason(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DatasetError, match=message):
         regrade(row(**change), log(*BOTH))
 
@@ -206,7 +206,7 @@ def test_the_command_line_reads_a_hostile_log_within_limits(
     assert ("more than 1 s of processor time" if limit == "processor time" else "MemoryError") in err
 
 
-def test_judging_loads_no_container_client_and_no_cloud() -> None:
+def test_log_parsing_imports_no_container_or_cloud_client() -> None:
     code = (
         "import sys; from engine.grading.logs.parsers import parse_log; parse_log('parse_log_pytest', '');"
         "print(sorted({'docker', 'modal', 'datasets', 'pandas', 'dotenv'} & set(sys.modules)))"
@@ -231,15 +231,15 @@ TWO = (
 )
 def test_predictions_are_read_from_each_format_and_written(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    found = read_predictions(tmp_path / name)
-    assert found == PredictionFile(
+    file = read_predictions(tmp_path / name)
+    assert file == PredictionFile(
         predictions=(
             Prediction(instance_id="a", model_name_or_path="None", model_patch="x"),
             Prediction(instance_id="b", model_name_or_path="m", model_patch=None),
         )
     )
-    assert write_predictions(tmp_path / "again.jsonl", found.predictions) == 2
-    assert read_predictions(tmp_path / "again.jsonl") == found
+    assert write_predictions(tmp_path / "again.jsonl", file.predictions) == 2
+    assert read_predictions(tmp_path / "again.jsonl") == file
 
 
 @pytest.mark.parametrize(
@@ -259,28 +259,28 @@ def test_predictions_are_read_from_each_format_and_written(tmp_path: Path, name:
         ("p.jsonl", '{"org": "a", "repo": "b", "number": "x", "fix_patch": ""}', "'number': not a number"),
     ],
 )
-def test_bad_predictions_are_named(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_malformed_predictions_are_refused(tmp_path: Path, name: str, text: str, message: str) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(DatasetError, match=message):
         read_predictions(tmp_path / name)
 
 
-def test_a_bad_prediction_costs_one_prediction_and_is_named(tmp_path: Path) -> None:
+def test_a_malformed_prediction_is_rejected_alone_with_its_reason(tmp_path: Path) -> None:
     lines = [
         TWO[0], "{broken", '{"instance_id": "a", "model_patch": "again"}', "",
         '{"instance_id": "other", "model_patch": "x"}', '{"instance_id": "b", "model_patch": "\\ud800"}',
         '{"instance_id": "b", "model_patch": "latin \\udce9"}', "[1]",
     ]  # fmt: skip
     (tmp_path / "p.jsonl").write_bytes("\n".join(lines).encode() + b'\n{"instance_id": "\xff"}')
-    found = read_predictions(tmp_path / "p.jsonl", known={"a", "b"})
-    assert [(one.instance_id, one.model_patch) for one in found.predictions] == [
+    file = read_predictions(tmp_path / "p.jsonl", known={"a", "b"})
+    assert [(prediction.instance_id, prediction.model_patch) for prediction in file.predictions] == [
         ("a", "again"),
         ("b", "latin \udce9"),
     ]
-    assert [reason.split(": ")[0] for reason in found.rejected] == [
+    assert [reason.split(": ")[0] for reason in file.rejected] == [
         "line 2", "line 1", "line 5", "line 6, field 'model_patch'", "line 8", "line 9",
     ]  # fmt: skip
-    assert found.rejected[1] == "line 1: the file predicts 'a' again, the last one counts"
+    assert file.rejected[1] == "line 1: the file predicts 'a' again, the last one counts"
     with pytest.raises(DatasetError, match="not in the dataset: a"):
         read_predictions(tmp_path / "p.jsonl", known={"c"})
 
@@ -306,7 +306,7 @@ READ: dict[str, tuple[tuple[tuple[str, bool], ...], str, str]] = {
     ),
     "whitespace_patch.jsonl": (((ONE, False),), "m", ""),
 }  # fmt: skip
-"""File → instances, each with whether its patch can apply; the first one's model; what is said of others."""
+"""File → instances, each with whether it has a patch; model of the first; reason to reject another."""
 REFUSED = {
     "dict_of_texts.json": "contains neither a list of rows nor columns",
     "dict_without_id.json": "field 'instance_id': missing",
@@ -319,26 +319,26 @@ REFUSED = {
 }
 
 
-def test_every_form_of_predictions_has_its_outcome() -> None:
+def test_every_sample_of_predictions_has_an_expected_outcome() -> None:
     assert {path.name for path in FORMS.iterdir() if path.suffix != ".md"} == {*READ, *REFUSED}
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_forms_that_are_no_predictions_are_named(name: str) -> None:
+def test_invalid_samples_of_predictions_are_refused_with_the_reason(name: str) -> None:
     with pytest.raises(DatasetError) as raised:
         read_predictions(FORMS / name, known={ONE})
     assert REFUSED[name] in str(raised.value)
 
 
 @pytest.mark.parametrize("name", READ)
-def test_forms_of_predictions_are_read(name: str) -> None:
+def test_valid_samples_of_predictions_are_read(name: str) -> None:
     instances, model, said = READ[name]
-    found = read_predictions(FORMS / name)
-    assert [(one.instance_id, bool((one.model_patch or "").strip())) for one in found.predictions] == list(
-        instances
-    )
-    assert [reason.startswith(said) for reason in found.rejected] == [True] * bool(said)
-    assert found.predictions[0].model_name_or_path == model
+    file = read_predictions(FORMS / name)
+    assert [
+        (entry.instance_id, bool((entry.model_patch or "").strip())) for entry in file.predictions
+    ] == list(instances)
+    assert [reason.startswith(said) for reason in file.rejected] == [True] * bool(said)
+    assert file.predictions[0].model_name_or_path == model
 
 
 MULTI_LOG = "\n".join(
@@ -355,23 +355,23 @@ def multi_swe_row() -> TaskRow:
 
 
 @pytest.mark.parametrize("verdict", [Verdict.PASSED, Verdict.FAILED])
-def test_reports_of_multi_swe(verdict: Verdict) -> None:
+def test_multi_swe_instance_reports_list_tests_by_transition(verdict: Verdict) -> None:
     grade = Grade(verdict=verdict, reward=1.0, detail="why")
-    found = multi_swe_reports.instance_report(multi_swe_row(), grade, MULTI_LOG)
-    assert (found["org"], found["repo"], found["number"]) == ("o", "r", 7)
-    assert (found["valid"], found["error_msg"]) == (
+    result = multi_swe_reports.instance_report(multi_swe_row(), grade, MULTI_LOG)
+    assert (result["org"], result["repo"], result["number"]) == ("o", "r", 7)
+    assert (result["valid"], result["error_msg"]) == (
         (True, "") if verdict is Verdict.PASSED else (False, "why")
     )
     kinds = ("fixed_tests", "p2p_tests", "f2p_tests", "s2p_tests", "n2p_tests")
-    assert [sorted(found[kind]) for kind in kinds] == [["b", "d"], ["a"], ["b"], [], ["d"]]
-    assert found["f2p_tests"]["b"] == {"run": "NONE", "test": "FAIL", "fix": "PASS"}
-    assert found["fix_patch_result"] == {
+    assert [sorted(result[kind]) for kind in kinds] == [["b", "d"], ["a"], ["b"], [], ["d"]]
+    assert result["f2p_tests"]["b"] == {"run": "NONE", "test": "FAIL", "fix": "PASS"}
+    assert result["fix_patch_result"] == {
         "passed_count": 3, "failed_count": 1, "skipped_count": 1,
         "passed_tests": ["a", "b", "d"], "failed_tests": ["c"], "skipped_tests": ["e"],
     }  # fmt: skip
 
 
-def test_the_final_report_of_multi_swe_counts_what_was_submitted() -> None:
+def test_the_final_multi_swe_report_counts_submitted_instances() -> None:
     rows = {name: replace(multi_swe_row(), task=replace(make_row().task, repo="o/r", instance_id=name))
             for name in ("o__r-1", "o__r-2", "o__r-3", "o__r-4")}  # fmt: skip
     ids = {
@@ -379,10 +379,10 @@ def test_the_final_report_of_multi_swe_counts_what_was_submitted() -> None:
         "completed": ["o__r-1", "o__r-2"],
         "resolved": ["o__r-1"],
     }
-    found = multi_swe_reports.final_report(rows, {**ids, "unresolved": ["o__r-2"], "error": ["o__r-3"]})
-    assert (found["total_instances"], found["incomplete_instances"], found["error_instances"]) == (3, 1, 1)
-    assert found["resolved_ids"] == ["o/r:pr-1"]
-    assert found["error_ids"] == found["incomplete_ids"] == ["o/r:pr-3"]
+    result = multi_swe_reports.final_report(rows, {**ids, "unresolved": ["o__r-2"], "error": ["o__r-3"]})
+    assert (result["total_instances"], result["incomplete_instances"], result["error_instances"]) == (3, 1, 1)
+    assert result["resolved_ids"] == ["o/r:pr-1"]
+    assert result["error_ids"] == result["incomplete_ids"] == ["o/r:pr-3"]
 
 
 @pytest.mark.parametrize(
@@ -398,10 +398,10 @@ def test_the_final_report_of_multi_swe_counts_what_was_submitted() -> None:
         ({}, {}, b"patch", "sandbox.docker.network=bridge"),
     ],
 )
-def test_a_stored_report_counts_only_for_the_same_inputs(
+def test_a_stored_report_is_reused_only_for_the_same_inputs(
     tmp_path: Path, task: dict[str, Any], answer: dict[str, Any], patch: bytes, setting: str
 ) -> None:
-    """An edited row keeps its id; settings of scheduling change no verdict."""
+    """An edited row keeps its id; scheduling settings do not affect verdicts."""
     row = make_row()
     other = replace(row, task=replace(row.task, **task), answer=replace(row.answer, **answer))
     inputs = predictions._inputs(row, b"patch", PredictionSettings())
@@ -418,14 +418,14 @@ def test_a_stored_report_counts_only_for_the_same_inputs(
     assert predictions._known(tmp_path, "a", changed) is None, "the report of before is gone"
 
 
-def test_a_stored_report_of_an_earlier_grader_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stored_report_of_an_earlier_grader_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     before = predictions._inputs(make_row(), b"patch", PredictionSettings())
     monkeypatch.setattr("engine.grading.official.predictions.GRADER_VERSION", GRADER_VERSION + 1)
     assert predictions._inputs(make_row(), b"patch", PredictionSettings()) != before
 
 
-def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against swebench's own ``make_run_report`` over the same per-instance files."""
+def test_the_run_report_equals_that_of_the_harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare with swebench's ``make_run_report`` over the same per-instance files."""
     reporting = pytest.importorskip("swebench.harness.reporting")
     names = ["solved", "wrong", "empty", "gone", "crashed", "offline"]
     predictions = {
@@ -450,9 +450,9 @@ def test_the_run_report_counts_as_the_harness(tmp_path: Path, monkeypatch: pytes
         (folder / "test_output.txt").write_text(ends[name][1])
         if result.report is not None:
             (folder / "report.json").write_text(json.dumps({name: result.report}))
-    theirs = {
+    harness_input = {
         name: {"instance_id": name, "model_name_or_path": "m", "model_patch": prediction.model_patch}
         for name, prediction in predictions.items()
     }
-    path = reporting.make_run_report(theirs, [{"instance_id": name} for name in names], "r")
+    path = reporting.make_run_report(harness_input, [{"instance_id": name} for name in names], "r")
     assert run_report(names, predictions, results) == json.loads(path.read_text())

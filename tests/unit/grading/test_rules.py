@@ -1,4 +1,4 @@
-"""Grade rules on made evidence: what passes, what fails and why, what is not believed."""
+"""Grade rules on synthetic evidence: verdicts, reasons and contradictions."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def record(outcomes: Mapping[str, str]) -> Record:
     return Record(exit_status=0, altered=(), outcomes=outcomes)
 
 
-def test_every_rule_but_the_environments_own_has_a_module() -> None:
+def test_every_rule_except_goal_has_a_module() -> None:
     assert set(RULES) == set(GradeRule) - {GradeRule.GOAL}
 
 
 @pytest.mark.parametrize("kind", ["fail_to_pass", "pass_to_pass"])
 @pytest.mark.parametrize("outcome", TestOutcome)
-def test_a_signed_report_passes_where_every_required_test_passed(outcome: TestOutcome, kind: str) -> None:
+def test_a_signed_report_passes_if_every_required_test_passed(outcome: TestOutcome, kind: str) -> None:
     tests = {"fail_to_pass": "tests/test_a.py::test_new", "pass_to_pass": "tests/test_a.py::test_old"}
     outcomes = dict.fromkeys(tests.values(), TestOutcome.PASSED) | {tests[kind]: outcome}
     cases = {
-        junit_address(test): TestCase(address=junit_address(test), outcome=found, seconds=1.0, exception="")
-        for test, found in outcomes.items()
+        junit_address(test): TestCase(address=junit_address(test), outcome=end, seconds=1.0, exception="")
+        for test, end in outcomes.items()
     }
     required: Any = {name: (test,) for name, test in tests.items()}
-    found = judge(GradeRule.F2P_P2P, Evidence(signed=TestRun(cases=cases)), STRICT, **required)
-    assert found.passed is (outcome is TestOutcome.PASSED)
-    assert {test.test_id: test.outcome for test in found.tests} == outcomes
+    judged = judge(GradeRule.F2P_P2P, Evidence(signed=TestRun(cases=cases)), STRICT, **required)
+    assert judged.passed is (outcome is TestOutcome.PASSED)
+    assert {test.test_id: test.outcome for test in judged.tests} == outcomes
 
 
 SUMMARY = "=== short test summary info ===\n"
@@ -70,7 +70,7 @@ def r2e(
     return judge(GradeRule.MAP_EQUAL, Evidence(shown=log, **more), config, expected=expected)
 
 
-def test_maps_must_be_equal_strictly_or_tolerantly() -> None:
+def test_map_equal_compares_strictly_or_tolerantly() -> None:
     assert r2e({"A.test_x": "PASSED", "test_y": "FAILED"}).passed
     better = r2e({"A.test_x": "FAILED", "test_y": "FAILED"})
     assert (better.passed, better.detail) == (False, "A.test_x passed instead of failed")
@@ -81,15 +81,15 @@ def test_maps_must_be_equal_strictly_or_tolerantly() -> None:
     assert differences({}, {"t": "PASSED"}, strict=False) == {"t": "missing"}
 
 
-def test_colours_and_messages_do_not_count_in_maps() -> None:
+def test_map_equal_ignores_colours_and_messages() -> None:
     log = SUMMARY + "\x1b[32mPASSED\x1b[0m a.py::\x1b[1mtest_x\x1b[0m - 3 > 2\nERROR nonsense\n"
     assert r2e({"test_x": "PASSED"}, log=log).passed
 
 
-def test_a_map_that_pytest_does_not_confirm_is_tampered() -> None:
+def test_a_map_that_the_record_does_not_confirm_has_signs() -> None:
     expected = {"A.test_x": "PASSED", "test_y": "FAILED"}
-    seen = record({"r2e_tests/test_1.py::A::test_x": "PASSED", "r2e_tests/test_1.py::test_y": "FAILED"})
-    assert r2e(expected, record_wanted=True, record=seen).passed
+    same = record({"r2e_tests/test_1.py::A::test_x": "PASSED", "r2e_tests/test_1.py::test_y": "FAILED"})
+    assert r2e(expected, record_wanted=True, record=same).passed
     other = record({"r2e_tests/test_1.py::A::test_x": "FAILED"})
     assert r2e(expected, record_wanted=True, record=other).signs
     assert r2e(expected, record_wanted=True).signs
@@ -105,11 +105,11 @@ def test_a_map_that_pytest_does_not_confirm_is_tampered() -> None:
         (None, False),
     ],
 )
-def test_exit_code_0_must_be_confirmed(outcomes: dict[str, str] | None, passed: bool) -> None:
-    seen = None if outcomes is None else record(outcomes)
-    found = judge(GradeRule.EXIT_CODE, Evidence(exit_code=0, record_wanted=True, record=seen))
-    assert found.passed
-    assert bool(found.signs or found.overlooked) is not passed
+def test_exit_code_0_must_be_confirmed_by_the_record(outcomes: dict[str, str] | None, passed: bool) -> None:
+    recorded = None if outcomes is None else record(outcomes)
+    judged = judge(GradeRule.EXIT_CODE, Evidence(exit_code=0, record_wanted=True, record=recorded))
+    assert judged.passed
+    assert bool(judged.signs or judged.overlooked) is not passed
     assert judge(GradeRule.EXIT_CODE, Evidence(exit_code=0)).passed
     assert not judge(GradeRule.EXIT_CODE, Evidence(exit_code=None)).passed
 
@@ -128,7 +128,7 @@ XML = (
         (["breaks"], False), (["test_x"], True), (["gone"], False), ([], False),
     ],
 )  # fmt: skip
-def test_junit_names_are_found_where_they_are_unique(tests: list[str], passed: bool) -> None:
+def test_junit_names_match_only_if_unique(tests: list[str], passed: bool) -> None:
     evidence = Evidence(cases=parse_junit(XML))
     assert judge(GradeRule.JUNIT, evidence, fail_to_pass=tuple(tests)).passed is passed
     assert not judge(GradeRule.JUNIT, Evidence(), fail_to_pass=tuple(tests)).passed
@@ -151,11 +151,11 @@ KINDS = {"p2p_tests": ["old"], "f2p_tests": ["new"], "s2p_tests": ["skipped"], "
         ({"new": "FAIL", "skipped": "SKIP", "added": "SKIP"}, "no test changed to PASS"),
     ],
 )
-def test_transitions_count_as_multi_swe_published_them(fix: dict[str, str], problem: str) -> None:
+def test_multi_swe_transitions_count_as_published(fix: dict[str, str], problem: str) -> None:
     assert problem_of(RUN, TEST, FIX | fix, KINDS) == problem
 
 
-def test_multi_swe_reads_the_rows_runs_and_the_log() -> None:
+def test_multi_swe_compares_the_log_with_runs_of_the_row() -> None:
     metadata = {
         "run_result": {"a": "PASS"},
         "test_patch_result": {"a": "PASS", "b": "FAIL"},
@@ -163,8 +163,8 @@ def test_multi_swe_reads_the_rows_runs_and_the_log() -> None:
     }
     rule: dict[str, Any] = {"log_parser": "parse_log_gotest", "fail_to_pass": ("b",), "metadata": metadata}
     good = Evidence(shown="--- PASS: a (0.00s)\n--- PASS: b (0.00s)\n")
-    found = judge(GradeRule.MULTI_SWE, good, **rule)
-    assert (found.passed, [test.outcome for test in found.tests]) == (True, [TestOutcome.PASSED])
+    judged = judge(GradeRule.MULTI_SWE, good, **rule)
+    assert (judged.passed, [test.outcome for test in judged.tests]) == (True, [TestOutcome.PASSED])
     bad = Evidence(shown="--- FAIL: a (0.00s)\n--- PASS: b (0.00s)\n")
     assert judge(GradeRule.MULTI_SWE, bad, **rule).detail == "a broken"
     assert not judge(GradeRule.MULTI_SWE, Evidence(), **rule).passed
@@ -183,7 +183,7 @@ def test_reward_files_are_read(name: str, text: str, rewards: dict[str, float]) 
 
 
 @pytest.mark.parametrize(("name", "text"), [("r.txt", "yes"), ("r.json", "[1]"), ("r.json", '{"a": "b"}')])
-def test_what_is_no_reward_is_refused(name: str, text: str) -> None:
+def test_malformed_reward_files_are_refused(name: str, text: str) -> None:
     with pytest.raises((ValueError, TypeError)):
         parse_rewards(name, text)
 
@@ -196,9 +196,9 @@ def test_what_is_no_reward_is_refused(name: str, text: str) -> None:
         ({}, False, None),
     ],
 )  # fmt: skip
-def test_rewards_count_within_0_and_1(rewards: dict[str, float], passed: bool, reward: float | None) -> None:
-    found = judge(GradeRule.REWARD_FILE, Evidence(rewards=rewards))
-    assert (found.passed, found.reward) == (passed, reward)
+def test_rewards_saturate_at_0_and_1(rewards: dict[str, float], passed: bool, reward: float | None) -> None:
+    judged = judge(GradeRule.REWARD_FILE, Evidence(rewards=rewards))
+    assert (judged.passed, judged.reward) == (passed, reward)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_rewards_count_within_0_and_1(rewards: dict[str, float], passed: bool, r
         (1.0, 1, {"gold_patch": "x", "own_box": True}, 0),
     ],
 )
-def test_a_full_reward_of_a_verifier_that_failed_is_a_sign_where_a_solution_can_tell(
+def test_a_full_reward_of_a_failed_verifier_is_a_sign_if_the_row_has_a_solution(
     reward: float, code: int, answer: dict[str, Any], signs: int
 ) -> None:
     evidence = Evidence(rewards={"reward": reward}, exit_code=code)
@@ -222,7 +222,7 @@ def test_a_full_reward_of_a_verifier_that_failed_is_a_sign_where_a_solution_can_
     assert len(RULES[GradeRule.REWARD_FILE](row, evidence, STRICT).signs) == signs
 
 
-def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
+def test_a_full_reward_is_contradicted_by_failed_tests() -> None:
     failed = Evidence(
         rewards={"reward": 1.0}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
     )
@@ -230,30 +230,30 @@ def test_a_full_reward_over_failed_tests_is_not_believed() -> None:
     partial = Evidence(
         rewards={"reward": 0.5}, record_wanted=True, record=record({"a": "PASSED", "b": "FAILED"})
     )
-    found = judge(GradeRule.REWARD_FILE, partial)
-    assert (found.passed, found.signs, found.reward) == (False, (), 0.5)
+    judged = judge(GradeRule.REWARD_FILE, partial)
+    assert (judged.passed, judged.signs, judged.reward) == (False, (), 0.5)
 
 
 @pytest.mark.parametrize("outcome", ["FAILED", "ERROR", "SKIPPED"])
 @pytest.mark.parametrize("reward", [0.01, 0.99])
-def test_a_part_of_the_reward_without_a_test_that_passed_is_not_believed(outcome: str, reward: float) -> None:
-    without = Evidence(rewards={"reward": reward}, record_wanted=True, record=record({"a": outcome}))
-    found = judge(GradeRule.REWARD_FILE, without)
-    assert (found.passed, found.signs, found.reward) == (False, (), None)
-    assert "no test passed" in found.detail
+def test_a_partial_reward_without_a_passed_test_is_not_accepted(outcome: str, reward: float) -> None:
+    evidence = Evidence(rewards={"reward": reward}, record_wanted=True, record=record({"a": outcome}))
+    judged = judge(GradeRule.REWARD_FILE, evidence)
+    assert (judged.passed, judged.signs, judged.reward) == (False, (), None)
+    assert "no test passed" in judged.detail
     assert judge(GradeRule.REWARD_FILE, Evidence(rewards={"reward": reward})).reward == reward
 
 
-def test_failed_tests_beside_a_success_are_told_apart_by_name() -> None:
-    at_first, later = (
+def test_overlooked_failures_are_named_without_memory_addresses() -> None:
+    earlier, later = (
         judge(
             GradeRule.EXIT_CODE,
             Evidence(exit_code=0, record_wanted=True, record=record({"a": "PASSED", test: "FAILED"})),
         )
         for test in ("t[<X at 0x7f12>]", "t[<X at 0x7f34>]")
     )
-    assert at_first.overlooked == later.overlooked == ("t[<X at 0x>] failed",)
-    assert at_first.signs == ()
+    assert earlier.overlooked == later.overlooked == ("t[<X at 0x>] failed",)
+    assert earlier.signs == ()
 
 
 NONCES = Nonces(start="trainyard-s", end="trainyard-e", folder="/tmp/f", key="k", token="t")
@@ -264,7 +264,7 @@ def result(text: str, exit_code: int | None = 0) -> ExecResult:
     return ExecResult(exit_code=exit_code, stdout=text.encode(), stderr=b"", timed_out=timed_out, seconds=1.0)
 
 
-def test_the_script_gets_own_markers_and_the_token_where_its_tests_begin() -> None:
+def test_scripts_get_nonce_markers_and_write_the_token_before_their_tests() -> None:
     script = prepare(
         f"setup\n: '{START}'\nPYTHONPATH=src pytest {{junit}}\n: '{END}'\nreset", NONCES, with_pytest=True
     )
@@ -278,20 +278,20 @@ def test_the_script_gets_own_markers_and_the_token_where_its_tests_begin() -> No
 
 
 @pytest.mark.parametrize("name", recorder_scripts())
-def test_the_recorder_runs_on_old_pythons(name: str) -> None:
+def test_recorder_scripts_are_valid_python_3_6(name: str) -> None:
     assert ast.parse(recorder_scripts()[name], feature_version=(3, 6))
 
 
 LOG = f"built\ntrainyard-s\nPASSED a::b\n{END}\ntrainyard-e 3\nHEAD is now\n"
 
 
-def test_only_the_lines_with_the_nonce_are_markers() -> None:
-    found = read_log(result(LOG), NONCES, marked=True)
-    assert (found.shown, found.exit_code, found.problem) == (f"PASSED a::b\n{END}\n", 3, "")
-    assert found.log.count(START) == found.log.count(END) == 1
-    assert found.log.startswith("built\n")
-    assert "built" not in found.judged
-    assert ">>>>> Test Exit Code: 3" in found.judged
+def test_only_lines_with_the_nonce_are_markers() -> None:
+    marked = read_log(result(LOG), NONCES, marked=True)
+    assert (marked.shown, marked.exit_code, marked.problem) == (f"PASSED a::b\n{END}\n", 3, "")
+    assert marked.log.count(START) == marked.log.count(END) == 1
+    assert marked.log.startswith("built\n")
+    assert "built" not in marked.judged
+    assert ">>>>> Test Exit Code: 3" in marked.judged
 
 
 @pytest.mark.parametrize(
@@ -305,27 +305,27 @@ def test_only_the_lines_with_the_nonce_are_markers() -> None:
         ("x trainyard-s\ntrainyard-e\n", False, "ended before its tests"),
     ],
 )
-def test_markers_come_exactly_once(text: str, forged: bool, problem: str) -> None:
-    found = read_log(result(text, 1), NONCES, marked=True)
-    assert found.forged is forged
-    assert problem in found.problem
+def test_missing_and_repeated_markers_are_problems(text: str, forged: bool, problem: str) -> None:
+    marked = read_log(result(text, 1), NONCES, marked=True)
+    assert marked.forged is forged
+    assert problem in marked.problem
 
 
-def test_a_marker_lost_with_the_middle_of_a_long_log_or_by_the_deadline_is_no_forgery() -> None:
+def test_a_marker_lost_to_truncation_or_the_deadline_is_no_forgery() -> None:
     cut = replace(result("built\n…\nPASSED a::b\ntrainyard-e 0\n"), dropped_bytes=1)
-    found = read_log(cut, NONCES, marked=True)
-    assert (found.forged, found.judged) == (False, "")
-    assert "the log is too long" in found.problem
+    marked = read_log(cut, NONCES, marked=True)
+    assert (marked.forged, marked.judged) == (False, "")
+    assert "the log is too long" in marked.problem
     assert read_log(result(LOG, None), NONCES, marked=True).timed_out, "whatever was printed"
 
 
-def test_parsers_leave_out_statuses_that_they_do_not_know() -> None:
+def test_parsers_ignore_unknown_statuses() -> None:
     json_log = 'noise\n{"tests": [{"name": "a | b", "status": "PASSED"}, {"name": "c", "status": "?"}]}\n'
     assert parse_log("swe_bench_pro", json_log) == {"a | b": "PASSED"}
     assert parse_log("swe_bench_pro", "no result") == {}
 
 
-def test_multi_swes_parsers_are_its_own_package() -> None:
+def test_multi_swe_logs_are_parsed_by_its_own_package() -> None:
     if importlib.util.find_spec("multi_swe_bench") is None:
         with pytest.raises(PreflightError, match="multi_swe_bench==1.1.2"):
             parse_log("multi_swe:cli/cli", "")

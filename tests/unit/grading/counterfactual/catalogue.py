@@ -176,7 +176,7 @@ CATALOGUE = {
 
 
 class _Odd(int):
-    """An integer whose ``!=`` contradicts its ``==``, as in a solution with faults elsewhere."""
+    """An integer whose ``!=`` contradicts its ``==``, as in a solution with unrelated faults."""
 
     def __ne__(self, _other: object) -> bool:
         return True
@@ -195,43 +195,43 @@ def failures(source: bytes, solve: Any) -> dict[str, BaseException]:
     """Return the exceptions of a file's test functions and methods, by name."""
     namespace: dict[str, Any] = {"solve": solve}
     exec(compile(_HEADER.encode() + source, "test_file.py", "exec"), namespace)
-    found: dict[str, BaseException] = {}
-    _run(namespace, "", found)
-    return found
+    errors: dict[str, BaseException] = {}
+    _run(namespace, "", errors)
+    return errors
 
 
-def _run(namespace: Mapping[str, Any], prefix: str, found: dict[str, BaseException]) -> None:
+def _run(namespace: Mapping[str, Any], prefix: str, errors: dict[str, BaseException]) -> None:
     for name, value in list(namespace.items()):
         if inspect.isclass(value) and name.startswith("Test"):
             make: Callable[..., Any] = value
-            for method in [one for one in dir(value) if one.startswith("test")]:
+            for method in [attribute for attribute in dir(value) if attribute.startswith("test")]:
                 owner = make(method) if issubclass(value, unittest.TestCase) else make()
-                _call(getattr(owner, method), f"{prefix}{name}.{method}", found)
-            _run(vars(value), f"{prefix}{name}.", found)
+                _call(getattr(owner, method), f"{prefix}{name}.{method}", errors)
+            _run(vars(value), f"{prefix}{name}.", errors)
         elif inspect.isfunction(value) and name.startswith("test") and not prefix:
             for test in _with_parameters(value):
-                _call(test, name, found)
+                _call(test, name, errors)
 
 
 def _with_parameters(function: Callable[..., Any]) -> list[Callable[[], Any]]:
-    """Return the calls that pytest makes of a function with at most one table of parameters."""
+    """Return one call per parameter row of a test function with at most one table."""
     marks = getattr(function, "pytestmark", [])
     if not marks:
         return [function]
     names, rows = marks[0].args
     count = len(names.split(",") if isinstance(names, str) else names)
     values = [getattr(row, "values", row) if count > 1 else (row,) for row in rows]
-    return [functools.partial(function, *one) for one in values]
+    return [functools.partial(function, *arguments) for arguments in values]
 
 
-def _call(test: Any, name: str, found: dict[str, BaseException]) -> None:
+def _call(test: Any, name: str, errors: dict[str, BaseException]) -> None:
     try:
         with warnings.catch_warnings():
             result = test()
             if inspect.iscoroutine(result):
                 asyncio.run(result)
     except (Exception, pytest.fail.Exception) as error:
-        found[name] = error
+        errors[name] = error
 
 
 def mutants_of(source: str) -> Sequence[Mutant]:

@@ -1,6 +1,6 @@
-"""Mutants of Python tests: each fails for every solution that passes the original, and only they differ.
+"""Mutants of Python tests: each fails for every solution that passes the original test.
 
-A forger passes them: an object equal to everything, and answers that are read from the test.
+Forgers pass them: objects equal to everything, and answers read from the frame of the test.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def test_every_mutant_fails_for_every_solution_that_passes(case: str) -> None:
         "helper(f(), 3)",
     ],
 )
-def test_assertions_that_need_not_decide_are_left_alone(body: str) -> None:
+def test_assertions_that_may_not_decide_are_not_mutated(body: str) -> None:
     source = f"def test_it():\n    {body}\n"
     assert values(source) == []
-    assert [one for one in changed(source) if "OtherError" not in one] == []
+    assert [assertion for assertion in changed(source) if "OtherError" not in assertion] == []
     assert mutants_of(source), "a false assertion can be added to every test"
 
 
@@ -70,7 +70,7 @@ def test_assertions_that_need_not_decide_are_left_alone(body: str) -> None:
         "all(f(x) == 3 for x in () if x)",
     ],
 )
-def test_conditions_without_a_certain_expected_value_are_negated(condition: str) -> None:
+def test_conditions_without_a_known_expected_value_are_negated(condition: str) -> None:
     source = f"def test_it():\n    assert {condition}\n"
     assert values(source) == []
     assert changed(source) == [f"assert not ({condition})"]
@@ -103,7 +103,7 @@ def test_conditions_without_a_certain_expected_value_are_negated(condition: str)
         ("eq_(f(), 3)", "eq_(f(), 4)"),
     ],
 )
-def test_expected_values_become_others(before: str, after: str) -> None:
+def test_expected_values_are_replaced(before: str, after: str) -> None:
     assert values(f"def test_it():\n    {before}\n")[0] == after
 
 
@@ -133,12 +133,12 @@ def test_the_expected_side_of_an_equality_is_changed(before: str, after: str) ->
         ("pytest.raises(ValueError, f)", 'pytest.raises(type("OtherError", (Exception,), {}), f)'),
     ],
 )
-def test_assertion_methods_and_exceptions_become_others(before: str, after: str) -> None:
+def test_assertion_methods_and_exceptions_are_replaced(before: str, after: str) -> None:
     assert changed(f"def test_it():\n    {before}\n") == [after]
 
 
 @pytest.mark.parametrize("method", ["assertEqual", "assertIn", "assertTrue"])
-def test_assertion_methods_of_the_file_itself_are_left_alone(method: str) -> None:
+def test_assertion_methods_defined_in_the_file_are_not_mutated(method: str) -> None:
     source = (
         "class TestIt(unittest.TestCase):\n"
         f"    def {method}(self, *a): pass\n"
@@ -147,8 +147,8 @@ def test_assertion_methods_of_the_file_itself_are_left_alone(method: str) -> Non
     assert {mutant.kind for mutant in mutants_of(source)} == {MutantKind.ADDED}
 
 
-def test_rows_of_parametrize_change_with_the_names_that_pytest_makes_of_them() -> None:
-    """A forger may read the name of its test, as in ``PYTEST_CURRENT_TEST``."""
+def test_mutated_rows_of_parametrize_change_the_derived_ids() -> None:
+    """A forger may read the id of its test from ``PYTEST_CURRENT_TEST``."""
     source = (
         "@pytest.mark.parametrize('x, y', [(1, 'a'), (g(), 2), pytest.param(3, 4, id='three'), (5, [6])])\n"
         "def test_it(x, y):\n    assert f(x) == y\n"
@@ -167,12 +167,12 @@ def test_rows_of_parametrize_change_with_the_names_that_pytest_makes_of_them() -
         ("[1, 1, 5]", {"5": "6"}),
     ],
 )
-def test_names_of_rows_follow_their_values(rows: str, renamed: dict[str, str]) -> None:
+def test_ids_of_rows_follow_their_values(rows: str, renamed: dict[str, str]) -> None:
     source = f"@pytest.mark.parametrize('y', {rows})\ndef test_it(y):\n    assert f() == y\n"
     assert dict(mutants_of(source)[0].parameters) == renamed
 
 
-def test_names_made_of_several_tables_change_in_one_part() -> None:
+def test_ids_of_stacked_tables_change_in_one_part() -> None:
     source = (
         "@pytest.mark.parametrize('a', [True])\nclass TestIt:\n"
         "    @pytest.mark.parametrize('x', [1, 2], ids=['one', 'two'])\n"
@@ -188,9 +188,9 @@ def test_names_made_of_several_tables_change_in_one_part() -> None:
 
 
 @pytest.mark.parametrize("rows", ["[(1, 2), (1, 2)]", "CASES", "[pytest.param(1, 2, marks=m)]", "[(g(), 2)]"])
-def test_arguments_of_rows_that_cannot_change_get_another_value_in_the_test(rows: str) -> None:
+def test_arguments_of_unchangeable_rows_are_replaced_inside_the_test(rows: str) -> None:
     source = f"@pytest.mark.parametrize('x, y', {rows})\ndef test_it(x, y):\n    assert f(x) == y\n"
-    assert [one for one in values(source) if "(y)" in one] == ["y = other(y); assert f(x) == y"]
+    assert [value for value in values(source) if "(y)" in value] == ["y = other(y); assert f(x) == y"]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_arguments_of_rows_that_cannot_change_get_another_value_in_the_test(rows
         "y = 3\ndef test_it():\n    assert f() == y\ndef test_too():\n    g(y)\n",
     ],
 )
-def test_variables_that_are_not_only_compared_change_in_the_assertion_alone(source: str) -> None:
+def test_variables_with_other_uses_are_replaced_only_in_the_assertion(source: str) -> None:
     assert values(source) == ["assert f() == other(y)"]
 
 
@@ -222,7 +222,7 @@ def test_tests_that_may_fail_or_never_run_have_no_mutants(source: str) -> None:
     assert list(mutants_of(source)) == []
 
 
-def test_all_mutants_of_different_functions_apply_together_and_other_bytes_stay() -> None:
+def test_mutants_of_different_functions_apply_together() -> None:
     source = CATALOGUE["unittest"].encode()
     mutants = {mutant.function: mutant for mutant in mutants_of(CATALOGUE["unittest"])}
     mutated = apply_mutants(source, list(mutants.values()))
@@ -230,7 +230,7 @@ def test_all_mutants_of_different_functions_apply_together_and_other_bytes_stay(
     assert set(failures(mutated, lambda x: x * x)) == set(mutants)
 
 
-def test_mutants_that_overlap_are_refused() -> None:
+def test_overlapping_mutants_are_refused() -> None:
     first = mutants_of("def test_it():\n    assert f() == 3\n")[0]
 
     with pytest.raises(ValueError, match="does not fit"):
@@ -258,10 +258,10 @@ EQUALITIES = (
 
 
 @pytest.mark.parametrize("assertion", EQUALITIES)
-def test_objects_equal_to_everything_pass_the_first_mutants(assertion: str) -> None:
+def test_objects_equal_to_everything_pass_mutants_of_the_best_kind(assertion: str) -> None:
     source = f"def test_it():\n    {assertion}\n"
     best = mutants_of(source)[0].kind
-    for mutant in [one for one in mutants_of(source) if one.kind is best]:
+    for mutant in [candidate for candidate in mutants_of(source) if candidate.kind is best]:
         mutated = apply_mutants(source.encode(), [mutant])
         assert failures(mutated, lambda _: _Lenient()) == {}
         assert failures(mutated, lambda x: x * x).keys() == {"test_it"}
@@ -270,7 +270,7 @@ def test_objects_equal_to_everything_pass_the_first_mutants(assertion: str) -> N
 def _read_constant(_: Any) -> Any:
     """Return the last number in the code of the test."""
     caller = sys._getframe(1)
-    return [one for one in caller.f_code.co_consts if type(one) is int and one != 2][-1]
+    return [value for value in caller.f_code.co_consts if type(value) is int and value != 2][-1]
 
 
 def _read_variable(_: Any) -> Any:
@@ -286,7 +286,7 @@ def _read_variable(_: Any) -> Any:
         ("for x, expected in [(2, 4), (3, 9)]:\n        assert solve(x) == expected", _read_variable),
     ],
 )
-def test_answers_read_from_frames_pass_other_values(body: str, forger: Any) -> None:
+def test_answers_read_from_frames_pass_value_mutants(body: str, forger: Any) -> None:
     source = f"def test_it():\n    {body}\n"
     (mutant, *_) = mutants_of(source)
     mutated = apply_mutants(source.encode(), [mutant])
@@ -295,7 +295,7 @@ def test_answers_read_from_frames_pass_other_values(body: str, forger: Any) -> N
     assert failures(mutated, lambda x: x * x).keys() == {"test_it"}
 
 
-def test_each_order_of_a_chain_is_reversed_alone() -> None:
+def test_each_comparison_of_a_chain_is_negated_separately() -> None:
     chain = "def test_it():\n    assert 0 < f() <= 9\n    self.assertTrue(f() < 3)\n"
     assert changed(chain) == [
         "assert 0 >= f() <= 9",

@@ -29,7 +29,7 @@ Ends = Mapping[str, TestOutcome]
 
 
 def run(ends: Ends, fixed: Collection[str] = (), *, signs: tuple[str, ...] = ()) -> RunResult:
-    """Return a run in which tests end so; it passed where all did."""
+    """Return a run with the given outcomes; it passed if all tests did."""
     tests = tuple(
         TestResult(
             test_id=f"{PATH}::{name}",
@@ -49,7 +49,7 @@ def run(ends: Ends, fixed: Collection[str] = (), *, signs: tuple[str, ...] = ())
 
 
 def mutated(variant: Variant) -> dict[str, TestOutcome]:
-    """Return the outcomes of tests under a solution that fails every mutated one."""
+    """Return the outcomes under a solution that fails every mutated test."""
     names = {mutant.function for mutant in variant.mutants}
     return {name: TestOutcome.FAILED if name in names else TestOutcome.PASSED for name in NAMES}
 
@@ -57,7 +57,7 @@ def mutated(variant: Variant) -> dict[str, TestOutcome]:
 async def proven(
     ends: Callable[[Variant], Ends], *, fixed: Collection[str] = ("test_a", "test_b")
 ) -> tuple[Reference, list[Variant]]:
-    """Return the reference of a row whose mutated runs end so, and the variants that were tried."""
+    """Return the reference proven by runs with the outcomes of ``ends``, and the tried variants."""
     tried: list[Variant] = []
 
     async def execute(reference: Reference, variant: Variant) -> RunResult:
@@ -79,24 +79,26 @@ async def test_three_variants_mutate_the_tests_that_a_solution_fixes() -> None:
     assert {variant.must_fail for variant in reference.variants} == {(f"{PATH}::test_a", f"{PATH}::test_b")}
     assert len(tried) == 3
     assert len({variant.mutants for variant in reference.variants}) == 3, "different mutants each time"
-    assert len({one.line for variant in reference.variants[:2] for one in variant.mutants}) == 4
+    assert len({mutant.line for variant in reference.variants[:2] for mutant in variant.mutants}) == 4
     assert reference.files == {PATH: FILE}
     assert reference.outcomes == {f"{PATH}::{name}": TestOutcome.PASSED for name in NAMES}
     assert reference.signs == ("a hook was replaced", "the tests write to a file")
     assert coverage_of(reference) == MutantCoverage(value=2, variants=3)
 
 
-async def test_without_known_fixed_tests_all_that_pass_are_mutated() -> None:
+async def test_all_passing_tests_are_mutated_if_no_fixed_tests_are_known() -> None:
     reference, _ = await proven(mutated, fixed=())
     assert {name for variant in reference.variants for name in functions(variant)} == set(NAMES)
 
 
 @pytest.mark.parametrize("outcome", [TestOutcome.PASSED, TestOutcome.ERROR, TestOutcome.MISSING])
-async def test_mutants_that_the_gold_patch_does_not_fail_are_left_out(outcome: TestOutcome) -> None:
-    """Its other mutants are of another kind, until one is failed."""
+async def test_mutants_that_the_gold_patch_does_not_fail_are_omitted(outcome: TestOutcome) -> None:
+    """Mutants of other kinds are tried until the gold patch fails one."""
 
     def ends(variant: Variant) -> Ends:
-        refused = any(one.function == "test_b" and one.kind is MutantKind.VALUE for one in variant.mutants)
+        refused = any(
+            mutant.function == "test_b" and mutant.kind is MutantKind.VALUE for mutant in variant.mutants
+        )
         return {**mutated(variant), "test_b": outcome} if refused else mutated(variant)
 
     reference, tried = await proven(ends)
@@ -108,7 +110,7 @@ async def test_mutants_that_the_gold_patch_does_not_fail_are_left_out(outcome: T
     assert coverage_of(reference) == MutantCoverage(value=1, changed=1, variants=3)
 
 
-async def test_kinds_of_mutants_that_were_not_failed_are_not_tried_again() -> None:
+async def test_mutant_kinds_that_no_run_failed_are_not_tried_again() -> None:
     def ends(variant: Variant) -> Ends:
         return {
             mutant.function: TestOutcome.FAILED if mutant.kind is MutantKind.ADDED else TestOutcome.PASSED
@@ -121,8 +123,7 @@ async def test_kinds_of_mutants_that_were_not_failed_are_not_tried_again() -> No
     assert coverage_of(reference) == MutantCoverage(added=1, variants=1)
 
 
-async def test_variants_are_different() -> None:
-    """A function with one mutant of the best kind has one variant."""
+async def test_a_function_with_one_mutant_of_the_best_kind_has_one_variant() -> None:
     original = run({"test_a": TestOutcome.PASSED}, NAMES)
 
     async def execute(_reference: Reference, _variant: Variant) -> RunResult:
@@ -132,7 +133,7 @@ async def test_variants_are_different() -> None:
     assert len((await prove(ROW, original, {PATH: file}, execute)).variants) == 1
 
 
-async def test_tests_named_after_their_values_are_proven_by_their_new_names() -> None:
+async def test_tests_with_ids_made_of_values_are_proven_by_their_new_ids() -> None:
     file = b"@pytest.mark.parametrize('y', [3, 5])\ndef test_a(y):\n    assert f() == y\n"
     old, new = ("test_a[3]", "test_a[5]"), ("test_a[4]", "test_a[6]")
     original = run(dict.fromkeys(old, TestOutcome.PASSED), old[:1])
@@ -170,8 +171,8 @@ async def test_a_row_whose_mutated_tests_all_pass_has_no_variants() -> None:
     assert coverage_of(reference) == MutantCoverage(none=2, note=reference.note)
 
 
-async def unnamed(file: bytes, result: RunResult) -> Reference:
-    """Return the reference of a row whose rule knows no tests by name."""
+async def prove_unnamed(file: bytes, result: RunResult) -> Reference:
+    """Return the reference of a row whose rule names no tests."""
 
     async def execute(_reference: Reference, _variant: Variant) -> RunResult:
         return result
@@ -180,27 +181,25 @@ async def unnamed(file: bytes, result: RunResult) -> Reference:
 
 
 @pytest.mark.parametrize(("reward", "variants"), [(None, 3), (0.0, 3), (0.9, 0)])
-async def test_without_names_mutated_tests_must_fail_and_leave_no_reward(
-    reward: float | None, variants: int
-) -> None:
+async def test_unnamed_mutated_tests_must_fail_without_a_reward(reward: float | None, variants: int) -> None:
     judgement = Judgement(passed=False, reward=reward)
     failed = replace(run({}), verdict=Verdict.FAILED, judgement=judgement)
-    reference = await unnamed(FILE, failed)
+    reference = await prove_unnamed(FILE, failed)
     assert len(reference.variants) == variants
     for variant in reference.variants:
         assert (functions(variant), variant.must_fail) == (set(NAMES), ())
     assert coverage_of(reference).value == (3 if variants else 0)
     for verdict in (Verdict.PASSED, Verdict.TEST_TIMEOUT, Verdict.TAMPERED):
-        assert (await unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
+        assert (await prove_unnamed(FILE, replace(run({}), verdict=verdict))).variants == ()
 
 
 @pytest.mark.parametrize("line", [b"@pytest.mark.skipif(x)\n", b"lib = pytest.importorskip('lib')\n"])
-async def test_without_names_files_that_may_skip_tests_are_left_alone(line: bytes) -> None:
+async def test_files_that_may_skip_unnamed_tests_are_not_mutated(line: bytes) -> None:
     failed = replace(run({}), verdict=Verdict.FAILED, judgement=Judgement(passed=False))
-    assert (await unnamed(line + FILE, failed)).variants == ()
+    assert (await prove_unnamed(line + FILE, failed)).variants == ()
 
 
-def test_files_that_the_gold_patch_changes_are_left_alone() -> None:
+def test_files_that_the_gold_patch_changes_are_not_protected() -> None:
     patch = diff_texts("django/test/cases.py", "a\n", "b\n") + diff_texts("tests/a.py", "a\n", "b\n")
     files = {
         "django/test/cases.py": b"1",

@@ -1,4 +1,4 @@
-"""References of rows while a run grades: proofs at first use, those that fail, who waits for them."""
+"""References of rows during grading: proofs at first use, failed proofs, concurrent requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PROVEN = Reference(content=row_content(ROW), note="nothing to change")
 
 
 def failing(*errors: Exception) -> tuple[Callable[[TaskRow], Awaitable[Reference]], list[TaskRow]]:
-    """A prover that raises one error after the other, then proves; and the rows it was asked for."""
+    """Return a prover that raises each error once and then succeeds, and the list of requested rows."""
     asked: list[TaskRow] = []
 
     async def prove(row: TaskRow) -> Reference:
@@ -41,7 +41,7 @@ def failing(*errors: Exception) -> tuple[Callable[[TaskRow], Awaitable[Reference
 @pytest.mark.parametrize(
     "error", [SandboxStartError("no room"), DatasetError("gold fails"), PatchError("no patch")]
 )
-async def test_a_proof_that_fails_once_is_tried_again(error: Exception) -> None:
+async def test_a_proof_that_fails_once_is_retried(error: Exception) -> None:
     prove, asked = failing(error)
     store = MemoryStore()
     references = References(store=store, prove=prove)
@@ -49,19 +49,19 @@ async def test_a_proof_that_fails_once_is_tried_again(error: Exception) -> None:
     assert (len(asked), references.problem(row_content(ROW)), store.kept) == (2, "", {"a": PROVEN})
 
 
-async def test_a_proof_that_fails_twice_is_remembered_with_its_reason() -> None:
+async def test_a_proof_that_fails_twice_is_stored_with_its_reason() -> None:
     prove, asked = failing(*[SandboxStartError("no room")] * 2)
     store = MemoryStore()
     references = References(store=store, prove=prove)
-    found = [await references.get(ROW, row_content(ROW)) for _ in range(3)]
-    assert (found, len(asked), references.problem(row_content(ROW))) == ([None] * 3, 2, "no room")
+    results = [await references.get(ROW, row_content(ROW)) for _ in range(3)]
+    assert (results, len(asked), references.problem(row_content(ROW))) == ([None] * 3, 2, "no room")
     assert store.kept["a"].problem == "no room"
     later = References(store=store, prove=prove)
     assert await later.get(ROW, row_content(ROW)) == PROVEN, "another process tries again"
     assert store.kept["a"] == PROVEN
 
 
-async def test_a_failed_proof_replaces_no_reference_made_meanwhile() -> None:
+async def test_a_failed_proof_does_not_replace_a_concurrent_reference() -> None:
     store = MemoryStore()
 
     async def prove(row: TaskRow) -> Reference:
@@ -73,8 +73,8 @@ async def test_a_failed_proof_replaces_no_reference_made_meanwhile() -> None:
     assert store.kept["a"] == PROVEN
 
 
-async def test_a_row_that_was_edited_has_no_reference_of_before() -> None:
-    """With and without a store; the reason of a failed proof is not that of the edited row either."""
+async def test_an_edited_row_does_not_reuse_its_old_reference() -> None:
+    """The edited row does not inherit the reason of a failed proof either."""
     edited = replace(ROW, answer=replace(ROW.answer, test_files={"t.py": "other"}))
     assert edited.task.id == ROW.task.id
     proofs: list[TaskRow] = []
@@ -85,9 +85,9 @@ async def test_a_row_that_was_edited_has_no_reference_of_before() -> None:
 
     references = References(store=None, prove=prove)
     for row in (ROW, edited, ROW, edited):
-        found = await references.get(row, row_content(row))
-        assert found is not None
-        assert found.content == row_content(row)
+        reference = await references.get(row, row_content(row))
+        assert reference is not None
+        assert reference.content == row_content(row)
     assert proofs == [ROW, edited]
     failed, _ = failing(*[DatasetError("gold fails")] * 2)
     references = References(store=None, prove=failed)
@@ -98,7 +98,7 @@ async def test_a_row_that_was_edited_has_no_reference_of_before() -> None:
     )
 
 
-async def test_a_row_without_solution_is_not_tried() -> None:
+async def test_a_row_without_solution_is_not_proven() -> None:
     prove, asked = failing()
     references = References(store=None, prove=prove)
     without = row_of("b", gold=" \n")
@@ -109,20 +109,20 @@ async def test_a_row_without_solution_is_not_tried() -> None:
     ) == (None, "", [])
 
 
-async def test_one_proof_of_a_row_serves_all_and_only_so_many_go_on_at_once() -> None:
-    going = most = made = 0
+async def test_proofs_are_shared_by_row_and_limited_in_number() -> None:
+    running = peak = total = 0
 
     async def prove(row: TaskRow) -> Reference:
-        nonlocal going, most, made
-        going, made = going + 1, made + 1
-        most = max(most, going)
+        nonlocal running, peak, total
+        running, total = running + 1, total + 1
+        peak = max(peak, running)
         for _ in range(10):
             await asyncio.sleep(0)
-        going -= 1
+        running -= 1
         return Reference(content=row_content(row))
 
     references = References(store=None, prove=prove, max_proofs=2)
     rows = [row_of(str(number % 6)) for number in range(18)]
-    found = await asyncio.gather(*[references.get(row, row_content(row)) for row in rows])
-    assert None not in found
-    assert (made, most) == (6, 2)
+    results = await asyncio.gather(*[references.get(row, row_content(row)) for row in rows])
+    assert None not in results
+    assert (total, peak) == (6, 2)

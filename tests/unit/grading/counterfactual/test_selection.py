@@ -1,4 +1,4 @@
-"""Choice of the mutants of a variant, and the part of a variant that concerns a row."""
+"""Choice of a variant's mutants, and the part of a variant for the tests of a row."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_each_function_gets_a_mutant_of_the_best_kind() -> None:
     assert choose(choice, [], random.Random(0)) == [best, other]
 
 
-def test_mutants_of_other_lines_come_first_then_other_mutants_then_used_ones() -> None:
+def test_choice_prefers_mutants_of_unused_lines_then_unused_mutants() -> None:
     first, same_line, elsewhere = mutant("test_a", 1), mutant("test_a", 1, at=150), mutant("test_a", 2)
     choice = {(PATH, "test_a"): [first, same_line, elsewhere]}
     draw = random.Random(0)
@@ -34,19 +34,19 @@ def test_mutants_of_other_lines_come_first_then_other_mutants_then_used_ones() -
     assert choose(choice, [first, elsewhere, same_line], draw)[0] in [first, elsewhere, same_line]
 
 
-def test_mutants_that_change_the_same_place_are_not_chosen_together() -> None:
-    shared, too, free = mutant("test_a", 1), mutant("test_b", 1), mutant("test_b", 9, MutantKind.ADDED)
-    choice = {(PATH, "test_a"): [shared], (PATH, "test_b"): [too, free]}
+def test_mutants_of_the_same_position_are_not_chosen_together() -> None:
+    shared, rival, free = mutant("test_a", 1), mutant("test_b", 1), mutant("test_b", 9, MutantKind.ADDED)
+    choice = {(PATH, "test_a"): [shared], (PATH, "test_b"): [rival, free]}
     assert choose(choice, [], random.Random(0)) == [shared, free]
 
 
-def test_only_functions_with_wanted_names_have_mutants() -> None:
+def test_mutants_are_limited_to_functions_of_the_given_tests() -> None:
     files = {PATH: b"def test_a():\n    assert f() == 1\ndef test_b():\n    assert f() == 1\n", "a.js": b"x"}
     assert mutants_by_function(files, [f"{PATH}::test_a[1]"]).keys() == {(PATH, "test_a")}
     assert mutants_by_function(files, []).keys() == {(PATH, "test_a"), (PATH, "test_b")}
 
 
-def test_the_best_kind_of_each_test_is_counted() -> None:
+def test_the_best_mutant_kind_of_each_test_is_counted() -> None:
     changed, value = mutant("test_a", 1, MutantKind.CHANGED), mutant("test_a", 2)
     added = mutant("test_b", 3, MutantKind.ADDED)
     tests = [f"{PATH}::test_a", f"{PATH}::test_b", f"{PATH}::test_c"]
@@ -61,9 +61,9 @@ def test_the_best_kind_of_each_test_is_counted() -> None:
 
 def test_a_row_gets_the_mutants_of_its_own_tests() -> None:
     own, other = mutant("test_a", 1), mutant("test_b", 2)
-    one, two, third = f"{PATH}::test_a[1]", f"{PATH}::test_a[2]", f"{PATH}::test_b"
-    renamed = tuple((test, f"{test}!") for test in (one, two, third))
-    variant = Variant(mutants=(own, other), must_fail=(one, two, third), renamed=renamed)
-    part = part_of(variant, {one}, {one, two})
-    assert (part.mutants, part.must_fail, part.renamed) == ((own,), (one,), renamed[:2])
+    first, second, third = f"{PATH}::test_a[1]", f"{PATH}::test_a[2]", f"{PATH}::test_b"
+    renamed = tuple((test, f"{test}!") for test in (first, second, third))
+    variant = Variant(mutants=(own, other), must_fail=(first, second, third), renamed=renamed)
+    part = part_of(variant, {first}, {first, second})
+    assert (part.mutants, part.must_fail, part.renamed) == ((own,), (first,), renamed[:2])
     assert part_of(variant, {"tests/test_c.py::test_c"}, {third}).mutants == ()

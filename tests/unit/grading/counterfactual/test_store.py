@@ -1,4 +1,4 @@
-"""References on disk: what is read is what was written for the same row, in this format."""
+"""References on disk: round trips, edited rows, damaged files, marks of caught tasks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ REFERENCE = Reference(
 )
 
 
-async def test_a_reference_is_read_as_it_was_written(tmp_path: Path) -> None:
+async def test_a_stored_reference_round_trips(tmp_path: Path) -> None:
     store = FileReferences(tmp_path)
     assert await store.load(ROW) is None
     await store.save(ROW, REFERENCE)
@@ -44,7 +44,7 @@ async def test_a_reference_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert record.coverage == MutantCoverage(value=1, none=1, variants=1)
 
 
-async def test_only_rows_that_did_not_change_keep_their_reference(tmp_path: Path) -> None:
+async def test_only_unchanged_rows_keep_their_reference(tmp_path: Path) -> None:
     save_dataset(tmp_path, "d", [ROW], {})
     store = FileReferences(dataset_path(tmp_path, "d"))
     await store.save(ROW, REFERENCE)
@@ -54,7 +54,7 @@ async def test_only_rows_that_did_not_change_keep_their_reference(tmp_path: Path
     assert await store.load(changed) is None
 
 
-async def test_damaged_files_and_other_formats_are_no_references(tmp_path: Path) -> None:
+async def test_damaged_files_and_other_formats_are_ignored(tmp_path: Path) -> None:
     store = FileReferences(tmp_path)
     await store.save(ROW, REFERENCE)
     (path,) = (tmp_path / "references").glob("*.json.gz")
@@ -65,7 +65,7 @@ async def test_damaged_files_and_other_formats_are_no_references(tmp_path: Path)
     assert await store.load(ROW) is None
 
 
-async def test_marks_of_caught_tasks_outlive_the_process(tmp_path: Path) -> None:
+async def test_marks_of_caught_tasks_persist_despite_a_damaged_line(tmp_path: Path) -> None:
     assert await FileReferences(tmp_path).marks() == {}
     await FileReferences(tmp_path).mark(ROW, "r1")
     await FileReferences(tmp_path).mark(ROW, "r2")
