@@ -1,4 +1,4 @@
-"""Best@K from its definition: every subset of K, the mean over what a rule cannot tell apart."""
+"""Best@K by its definition: the mean over all subsets of size K, and over ties within each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from engine.verifiers.selection.rules import Rule
 
 def best_at_k(rule: Rule, candidates: Sequence[Candidate], k: int) -> float:
     return statistics.fmean(
-        statistics.fmean(one.resolved is True for one in rule.best(subset))
+        statistics.fmean(candidate.resolved is True for candidate in rule.best(subset))
         for subset in itertools.combinations(candidates, k)
     )

@@ -1,4 +1,4 @@
-"""Transcripts of different sizes."""
+"""Builders of transcripts of different sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AUC, calibration error and reliability against direct definitions."""
+"""AUC, calibration error and reliability compared with direct definitions."""
 
 from __future__ import annotations
 
@@ -31,59 +31,59 @@ def brute_auc(forecasts: list[Forecast]) -> float | None:
 
 
 @given(FORECASTS)
-def test_auc_equals_the_share_of_pairs(forecasts: list[Forecast]) -> None:
+def test_auc_equals_the_share_of_correctly_ordered_pairs(forecasts: list[Forecast]) -> None:
     expected = brute_auc(forecasts)
     assert auc(forecasts) == (None if expected is None else pytest.approx(expected))
 
 
 @given(FORECASTS, FORECASTS)
-def test_within_groups_only_pairs_of_one_group_count(one: list[Forecast], other: list[Forecast]) -> None:
+def test_within_group_auc_counts_only_pairs_of_one_group(one: list[Forecast], other: list[Forecast]) -> None:
     weights = [sum(f.outcome for f in group) * sum(not f.outcome for f in group) for group in (one, other)]
-    found = within_group_auc([one, other])
+    measured = within_group_auc([one, other])
     if not sum(weights):
-        assert found is None
+        assert measured is None
         return
     parts = [weight * (brute_auc(group) or 0.0) for weight, group in zip(weights, (one, other), strict=True)]
-    assert found == pytest.approx(sum(parts) / sum(weights))
+    assert measured == pytest.approx(sum(parts) / sum(weights))
 
 
-def test_a_verifier_that_only_knows_which_tasks_are_easy_selects_by_chance() -> None:
+def test_knowing_only_which_tasks_are_easy_has_a_within_group_auc_of_one_half() -> None:
     easy = [Forecast(0.9, True)] * 4 + [Forecast(0.9, False)]
     hard = [Forecast(0.1, False)] * 4 + [Forecast(0.1, True)]
-    found = calibrate({"easy": easy, "hard": hard})
-    assert found.auc == pytest.approx(0.8)
-    assert found.within_group_auc == 0.5
+    calibration = calibrate({"easy": easy, "hard": hard})
+    assert calibration.auc == pytest.approx(0.8)
+    assert calibration.within_group_auc == 0.5
 
 
 def test_calibration_error_by_hand() -> None:
     forecasts = [Forecast(0.95, True), Forecast(0.91, False), Forecast(0.12, False), Forecast(1.0, True)]
-    found = calibrate({"t": forecasts})
+    calibration = calibrate({"t": forecasts})
     top = abs(2 / 3 - (0.95 + 0.91 + 1.0) / 3)
-    assert found.ece == pytest.approx(3 / 4 * top + 1 / 4 * 0.12)
-    assert found.brier == pytest.approx((0.05**2 + 0.91**2 + 0.12**2) / 4)
-    assert (found.count, found.num_positive) == (4, 2)
+    assert calibration.ece == pytest.approx(3 / 4 * top + 1 / 4 * 0.12)
+    assert calibration.brier == pytest.approx((0.05**2 + 0.91**2 + 0.12**2) / 4)
+    assert (calibration.count, calibration.num_positive) == (4, 2)
 
 
 @given(FORECASTS, st.integers(1, 20))
 def test_every_forecast_is_in_one_bin(forecasts: list[Forecast], num_bins: int) -> None:
     bins = reliability(forecasts, num_bins=num_bins)
     assert len(bins) == num_bins
-    assert sum(one.count for one in bins) == len(forecasts)
-    for one in bins:
-        if one.count:
-            assert one.mean_probability is not None
-            assert one.low - 1e-9 <= one.mean_probability <= one.high + 1e-9
-            values = [value for value in (one.rate_low, one.rate, one.rate_high) if value is not None]
+    assert sum(bin_.count for bin_ in bins) == len(forecasts)
+    for bin_ in bins:
+        if bin_.count:
+            assert bin_.mean_probability is not None
+            assert bin_.low - 1e-9 <= bin_.mean_probability <= bin_.high + 1e-9
+            values = [value for value in (bin_.rate_low, bin_.rate, bin_.rate_high) if value is not None]
             assert len(values) == 3
             assert values == sorted(values)
             assert 0 <= values[0] <= values[-1] <= 1
         else:
-            assert one.rate is None
+            assert bin_.rate is None
 
 
-def test_without_forecasts_nothing_is_known() -> None:
-    found = calibrate({})
-    assert (found.count, found.auc, found.within_group_auc, found.ece, found.brier) == (0, *[None] * 4)
+def test_calibration_without_forecasts_is_unknown() -> None:
+    empty = calibrate({})
+    assert (empty.count, empty.auc, empty.within_group_auc, empty.ece, empty.brier) == (0, *[None] * 4)
     assert brier_score([]) is None
 
 

@@ -1,4 +1,4 @@
-"""Scores of endpoints: found in the response's tokens, keyed by trajectory, never 0 by default."""
+"""Scores of endpoints: read from the response's tokens, keyed by trajectory, never 0 by default."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def tokens(*texts: str, at: int, **alternatives: float) -> list[TokenLogprobs]:
-    """A response's tokens; those at one place have alternatives."""
+    """Return a response's tokens, with alternatives at one position."""
     return [
         TokenLogprobs(
             token=text,
@@ -84,7 +84,7 @@ async def judged_by(
     ],
     ids=["split", "merged", "space", "case", "bare", "last"],
 )
-def test_the_answer_is_found_wherever_it_is(found: list[TokenLogprobs]) -> None:
+def test_the_answer_is_read_at_any_token_position(found: list[TokenLogprobs]) -> None:
     assert read_answer_tokens(found).p_yes == pytest.approx(0.75)
 
 
@@ -102,7 +102,7 @@ def test_the_answer_is_found_wherever_it_is(found: list[TokenLogprobs]) -> None:
         (tokens("<judgement>", "</", at=1, YES=-8.0, NO=-9.0), "neither of YES, NO"),
     ],
 )
-def test_what_is_no_answer_gives_no_score(found: list[TokenLogprobs], message: str) -> None:
+def test_responses_without_a_clear_answer_give_no_score(found: list[TokenLogprobs], message: str) -> None:
     with pytest.raises(ScoreError, match=message):
         read_answer_tokens(found)
 
@@ -120,7 +120,7 @@ async def test_a_request_asks_for_log_probabilities_and_a_greedy_answer() -> Non
 
 
 def counting(body: dict[str, Any], _number: int) -> Reply:
-    """An endpoint whose tokens have one character each, and whose context has 8,192 of them."""
+    """Answer as an endpoint with tokens of one character and a context of 8,192 tokens."""
     size = sum(len(message["content"]) for message in body["messages"])
     if size > 8192 - body.get("max_tokens", body.get("max_completion_tokens", 0)):
         message = f"This model's maximum context length is 8192 tokens; your prompt has {size}."
@@ -128,7 +128,7 @@ def counting(body: dict[str, Any], _number: int) -> Reply:
     return replace(GOOD, usage={**USAGE, "prompt_tokens": size})
 
 
-async def test_a_prompt_of_more_tokens_than_estimated_is_shortened_until_the_endpoint_takes_it() -> None:
+async def test_a_prompt_is_shortened_until_the_endpoint_accepts_it() -> None:
     long = make_transcript(*(make_turn(n, thought="why " * 400) for n in range(12)))
     with openai_server(counting) as server:
         async with judged_by(server) as judge:
@@ -138,7 +138,7 @@ async def test_a_prompt_of_more_tokens_than_estimated_is_shortened_until_the_end
     assert 0 < score.prompt_tokens <= 8160
 
 
-async def test_a_patch_that_never_fits_the_endpoint_is_an_error() -> None:
+async def test_a_patch_too_long_for_the_endpoint_is_an_error() -> None:
     with openai_server(counting) as server:
         async with judged_by(server) as judge:
             with pytest.raises(ScoreError, match="context") as caught:
@@ -150,50 +150,50 @@ async def judge_through(
     server: OpenAIServer, transcripts: Mapping[str, Transcript]
 ) -> dict[str, Judgement[str]]:
     async with judged_by(server) as judge:
-        return {found.key: found async for found in judge_all(judge, transcripts.items(), max_attempts=3)}
+        return {result.key: result async for result in judge_all(judge, transcripts.items(), max_attempts=3)}
 
 
-async def test_a_failed_score_is_tried_again_at_another_temperature() -> None:
+async def test_a_failed_score_is_retried_at_another_temperature() -> None:
     with openai_server([Reply(content="Hm", logprobs={"content": []}), Reply(content="Hm"), GOOD]) as server:
-        found = await judge_through(server, {"t": make_transcript()})
-    assert found["t"].score is None
-    assert "no log-probabilities" in found["t"].error
+        results = await judge_through(server, {"t": make_transcript()})
+    assert results["t"].score is None
+    assert "no log-probabilities" in results["t"].error
     assert len(server.requests) == 1, "an endpoint without log-probabilities never has any"
     unclear = reply(["Hm", "."], 0, {"Hm": -0.1})
     with openai_server([unclear, GOOD]) as server:
-        found = await judge_through(server, {"t": make_transcript()})
-    assert found["t"].attempts == 2
-    assert found["t"].score is not None
+        results = await judge_through(server, {"t": make_transcript()})
+    assert results["t"].attempts == 2
+    assert results["t"].score is not None
     assert [body["temperature"] for body in server.requests] == [0.0, 0.5]
 
 
-async def test_a_score_that_stays_missing_is_an_error_and_not_zero() -> None:
+async def test_a_score_missing_after_all_retries_is_an_error_not_zero() -> None:
     certain = reply(["<judgement>", "YES", "</judgement>"], 1, {"YES": -1e-4, "Yes": -9.2})
     with openai_server([certain]) as server:
-        found = await judge_through(server, {"t": make_transcript()})
-    assert found["t"].score is None
-    assert found["t"].attempts == 3
-    assert "NO is not among" in found["t"].error
+        results = await judge_through(server, {"t": make_transcript()})
+    assert results["t"].score is None
+    assert results["t"].attempts == 3
+    assert "NO is not among" in results["t"].error
 
 
 @pytest.mark.parametrize("value", [None, "-0.1", True, math.nan])
-async def test_garbled_log_probabilities_are_no_score(value: object) -> None:
+async def test_malformed_log_probabilities_give_no_score(value: object) -> None:
     garbled = [{"token": "YES", "logprob": value, "top_logprobs": []}]
     with openai_server([Reply(content="YES", logprobs={"content": garbled})]) as server:
-        found = await judge_through(server, {"t": make_transcript()})
-    assert found["t"].score is None
-    assert "not a number" in found["t"].error
+        results = await judge_through(server, {"t": make_transcript()})
+    assert results["t"].score is None
+    assert "not a number" in results["t"].error
 
 
-async def test_a_refusal_ends_all() -> None:
+async def test_a_refusal_by_the_endpoint_ends_judging() -> None:
     refused = Reply(status=401, error={"message": "no"})
     with openai_server([refused]) as server, pytest.raises(EndpointRefusedError):
         await judge_through(server, {name: make_transcript() for name in "abc"})
 
 
-async def test_scores_belong_to_their_trajectories_in_whatever_order_they_arrive() -> None:
+async def test_scores_are_keyed_by_trajectory_in_any_order_of_arrival() -> None:
     class Slow:
-        """Scores by the problem statement; later transcripts are ready first."""
+        """A judge that scores by the problem statement and finishes later transcripts first."""
 
         def __init__(self) -> None:
             self.started = 0
@@ -209,16 +209,16 @@ async def test_scores_belong_to_their_trajectories_in_whatever_order_they_arrive
             return Score(p_yes=int(transcript.problem) / 10, yes_logprob=-1, no_logprob=-1, prompt_tokens=1)
 
     transcripts = {f"t{n}": make_transcript(problem=str(n)) for n in range(8)}
-    arrived = [found async for found in judge_all(Slow(), transcripts.items(), parallel=2, max_attempts=2)]
+    arrived = [item async for item in judge_all(Slow(), transcripts.items(), parallel=2, max_attempts=2)]
     assert arrived[-1].key in ("t0", "t7"), "the first transcript waited for the last one"
-    found = {one.key: one for one in arrived}
-    assert {key: one.score.p_yes for key, one in found.items() if one.score} == {
+    keyed = {result.key: result for result in arrived}
+    assert {key: result.score.p_yes for key, result in keyed.items() if result.score} == {
         f"t{n}": n / 10 for n in range(7)
     }
-    assert (found["t7"].score, found["t7"].error, found["t7"].attempts) == (None, "unreadable, attempt 1", 2)
+    assert (keyed["t7"].score, keyed["t7"].error, keyed["t7"].attempts) == (None, "unreadable, attempt 1", 2)
 
 
-async def test_scores_that_were_paid_for_are_yielded_before_the_run_ends() -> None:
+async def test_paid_scores_are_yielded_before_a_spend_limit_error() -> None:
     together = asyncio.Barrier(6)
 
     class Spending:
@@ -229,24 +229,24 @@ async def test_scores_that_were_paid_for_are_yielded_before_the_run_ends() -> No
             return Score(p_yes=0.5, yes_logprob=-1, no_logprob=-1, prompt_tokens=1)
 
     transcripts = {n: make_transcript(problem=str(n)) for n in range(6)}
-    found = []
+    judged_keys = []
 
     async def judge() -> None:
-        async for one in judge_all(Spending(), transcripts.items(), parallel=6):
-            found.append(one.key)
+        async for result in judge_all(Spending(), transcripts.items(), parallel=6):
+            judged_keys.append(result.key)
 
     with pytest.raises(SpendLimitError):
         await judge()
-    assert sorted(found) == [0, 1, 2, 4, 5]
+    assert sorted(judged_keys) == [0, 1, 2, 4, 5]
 
 
 def prompt_logprobs(*tokens: tuple[int, float]) -> list[dict[str, Any] | None]:
-    """A prompt's log-probabilities as vLLM gives them: none of the first token."""
+    """Return a prompt's log-probabilities as vLLM does: None for the first token."""
     return [None, *({str(token): {"logprob": logprob, "rank": 1}} for token, logprob in tokens)]
 
 
 def forcing(body: dict[str, Any], _number: int) -> Reply:
-    """A vLLM server that splits YES in two tokens."""
+    """Answer as a vLLM server that splits YES into two tokens."""
     start, end = [(5, -1.0), (6, -0.5)], [(9, -0.01), (10, -3.0)]
     words = {"YES": [(7, math.log(0.8)), (8, math.log(0.75))], "NO": [(11, math.log(0.2))]}
     (word,) = (word for word in words if word in body["messages"][-1]["content"])
@@ -275,7 +275,7 @@ async def test_a_vllm_server_scores_both_answers_as_continuations() -> None:
         (prompt_logprobs((5, math.nan)), "not a number"),
     ],
 )
-async def test_an_endpoint_that_forces_nothing_gives_no_score(answered: Any, message: str) -> None:
+async def test_endpoints_without_prompt_log_probabilities_give_no_score(answered: Any, message: str) -> None:
     with openai_server([Reply(content="x", prompt_logprobs=answered)]) as server:
         async with judged_by(server, forced=True) as judge:
             with pytest.raises((ScoreError, ModelError), match=message):

@@ -48,7 +48,7 @@ from tests.builders.rollout_builders import make_row
         ("\0", "toy/numbers.py", False),
     ],
 )
-def test_a_test_file_touches_what_it_imports(source: str, path: str, imported: bool) -> None:
+def test_imports_of_a_test_file_are_resolved_to_modules(source: str, path: str, imported: bool) -> None:
     known = module_names(["toy/__init__.py", "toy/words.py", path, "toy/tests/test_numbers.py"])
     modules = imported_modules("toy/tests/test_numbers.py", source.encode(), known)
     assert is_imported(path, modules) is imported
@@ -60,12 +60,12 @@ def test_a_test_file_touches_what_it_imports(source: str, path: str, imported: b
     ids=["spaces", "dots", "names", "lines"],
 )
 def test_hostile_imports_are_read_in_linear_time(line: str) -> None:
-    """With a pattern that gives back what it took these lines take hours."""
-    found = imported_modules("t.py", f"{line}\nimport toy.numbers\n".encode(), ())
-    assert found == {("toy", "numbers")}
+    """A backtracking pattern would take hours for these lines."""
+    modules = imported_modules("t.py", f"{line}\nimport toy.numbers\n".encode(), ())
+    assert modules == {("toy", "numbers")}
 
 
-def test_nothing_of_the_answer_is_used() -> None:
+def test_visible_rows_hide_the_answer() -> None:
     answer = TaskAnswer(
         gold_patch="gold",
         test_patch="tests",
@@ -77,35 +77,35 @@ def test_nothing_of_the_answer_is_used() -> None:
         setup_patch="setup",
         metadata={"secret": 1},
     )
-    seen = visible_row(replace(make_row(), answer=answer)).answer
-    assert seen == TaskAnswer(gold_patch="", hidden_paths=("hidden",), setup_patch="setup")
-    ours = visible_row(
+    visible = visible_row(replace(make_row(), answer=answer)).answer
+    assert visible == TaskAnswer(gold_patch="", hidden_paths=("hidden",), setup_patch="setup")
+    with_driver = visible_row(
         replace(make_row(), answer=replace(answer, test_command=driver_command(["t.py::t"], ["src"])))
     )
-    assert "t.py" not in ours.answer.test_command
-    assert PytestCommand.of(ours).roots == ("src",)
-    assert visible_row(ours) == ours
+    assert "t.py" not in with_driver.answer.test_command
+    assert PytestCommand.of(with_driver).roots == ("src",)
+    assert visible_row(with_driver) == with_driver
 
 
-def test_the_driver_runs_where_the_image_has_it() -> None:
+def test_the_driver_is_used_only_if_the_test_command_uses_it() -> None:
     row = make_row()
     command = driver_command(["t/test_a.py::test_b"], ["src", "."])
-    ours = PytestCommand.of(replace(row, answer=replace(row.answer, test_command=command)))
-    assert ours.roots == ("src", ".")
-    script = ours.script(["tests/test a.py"], path="/bin", trace=True)
+    with_driver = PytestCommand.of(replace(row, answer=replace(row.answer, test_command=command)))
+    assert with_driver.roots == ("src", ".")
+    script = with_driver.script(["tests/test a.py"], path="/bin", trace=True)
     assert "test_b" not in script
     assert "'tests/test a.py'" in script
     assert "--trace-root src" in script
-    own = PytestCommand.of(replace(row, answer=replace(row.answer, test_command="pytest t")))
-    assert own.script(["tests/test a.py"], path="/venv/bin:/bin").startswith("export PATH=/venv/bin:/bin\n")
-    assert not own.traces
+    plain = PytestCommand.of(replace(row, answer=replace(row.answer, test_command="pytest t")))
+    assert plain.script(["tests/test a.py"], path="/venv/bin:/bin").startswith("export PATH=/venv/bin:/bin\n")
+    assert not plain.traces
 
 
-def test_a_testing_agents_test_is_its_one_file() -> None:
+def test_a_reproduction_test_is_read_only_from_its_new_file() -> None:
     other = diff_texts("toy/numbers.py", "a\n", "b\n")
     test = "def test_a():\n    assert False\n"
-    found = reproduction_test(other + new_file("test_issue.py", test), author="a")
-    assert (found.author, found.content) == ("a", test)
+    written = reproduction_test(other + new_file("test_issue.py", test), author="a")
+    assert (written.author, written.content) == ("a", test)
     assert reproduction_test(other + new_file("tests/test_issue.py", test), author="a").content == ""
     changed = diff_texts("test_issue.py", "a\n", "b\n")
     for patch in ("", other, changed, "no patch"):
@@ -118,7 +118,7 @@ def record(outcomes: dict[str, str], *, status: int = 0, signs: tuple[str, ...] 
     )
 
 
-def test_the_ending_of_a_run_is_typed() -> None:
+def test_reports_classify_how_a_run_ended() -> None:
     assert report_of(record({"a": "PASSED"})).outcomes == {"a": TestOutcome.PASSED}
     assert report_of(record({"a": "PASSED"}, status=-1)).status is RunStatus.NO_REPORT
     assert report_of(Evidence(record_wanted=True)).status is RunStatus.NO_REPORT
@@ -129,10 +129,10 @@ def test_the_ending_of_a_run_is_typed() -> None:
     assert report_of(signed, ["hook replaced"]).status is RunStatus.RAN
 
 
-def test_what_a_log_says_counts_only_where_no_recorder_should_have_seen_it() -> None:
-    found = report_of(Evidence(exit_code=1), printed={"a": "PASSED", "b": "FAILED"})
-    assert found.status is RunStatus.RAN
-    assert found.outcomes == {"a": TestOutcome.PASSED, "b": TestOutcome.FAILED}
+def test_outcomes_in_a_log_count_only_if_no_record_was_expected() -> None:
+    report = report_of(Evidence(exit_code=1), printed={"a": "PASSED", "b": "FAILED"})
+    assert report.status is RunStatus.RAN
+    assert report.outcomes == {"a": TestOutcome.PASSED, "b": TestOutcome.FAILED}
     assert report_of(Evidence(), printed={}).status is RunStatus.NO_REPORT
     assert report_of(record({"a": "FAILED"}), printed={"a": "PASSED"}).passed(["a"]) == ()
     unrecorded = report_of(Evidence(record_wanted=True), printed={"a": "PASSED"})
@@ -147,7 +147,7 @@ def test_reports_of_files_are_merged() -> None:
     assert both.passed(["b", "a"]) == ("a",)
 
 
-async def test_reports_are_stored_whatever_the_tests_are_called(tmp_path: Path) -> None:
+async def test_reports_round_trip_through_the_store_with_any_test_names(tmp_path: Path) -> None:
     report = report_of(record({"test_a[\ud800]": "FAILED"}, signs=("\udcff",)), known_signs=["\\udcff"])
     assert report.status is RunStatus.RAN
     store = FolderReports(tmp_path / "reports")
@@ -171,18 +171,18 @@ class HangingRuns(TestRuns):
         return TestReport(status=RunStatus.TIMED_OUT if hangs else RunStatus.RAN)
 
 
-async def test_a_file_that_hangs_leaves_the_others_their_time(tmp_path: Path) -> None:
+async def test_a_hanging_file_does_not_use_up_the_time_of_others(tmp_path: Path) -> None:
     runs = HangingRuns(tmp_path, timeout_s=100.0)
     files = ("a.py", "slow1.py", "b.py", "slow2.py", "slow3.py", "c.py", "slow4.py", "d.py")
     report = await runs.run(make_row(), "patch", TestSelection(files=files))
     assert report.status is RunStatus.TIMED_OUT
     assert runs.limits[0] == (files, 100.0)
-    alone = {found: limit for (found, *others), limit in runs.limits if not others}
+    alone = {file: limit for (file, *others), limit in runs.limits if not others}
     assert alone == {**dict.fromkeys(files[:5], 100.0), **dict.fromkeys(files[5:], 12.5)}
 
 
 async def test_a_report_is_reused_only_for_equal_inputs(tmp_path: Path) -> None:
-    """The edited row keeps its id, as where somebody edits the dataset's files."""
+    """The edited row keeps its id, as after an edit of the dataset's files."""
     row, selection, box = make_row(), TestSelection(files=("a.py",)), SandboxConfig()
     edited = replace(row, answer=replace(row.answer, setup_patch="other"))
     assert edited.task.id == row.task.id
@@ -208,7 +208,7 @@ async def test_a_report_is_reused_only_for_equal_inputs(tmp_path: Path) -> None:
             replace(selection, script="x"), box.model_copy(update={"memory_mb": 1024}), 10.0,
         )
     ):  # fmt: skip
-        changed = [other if type(one) is type(other) else one for one in inputs]
+        changed = [other if type(value) is type(other) else value for value in inputs]
         await report(*inputs)
         await report(*changed)  # type: ignore[arg-type]
         assert len(made) == number + 2, other
@@ -237,9 +237,9 @@ def score(name: str, *passed: int) -> CandidateScore:
 def test_toxic_tests_fail_every_good_candidate() -> None:
     tests = [examination("honest"), examination("dropped", kept=False), examination("toxic")]
     tests.append(examination("useless"))
-    found = [score("g1", 2, 1, 0), score("g2", 2, 0, 0), score("b1", 1, 2, 0), score("b2", 0, 0, 0)]
+    scored = [score("g1", 2, 1, 0), score("g2", 2, 0, 0), score("b1", 1, 2, 0), score("b2", 0, 0, 0)]
     lost = CandidateScore(trajectory_id="l", patch_hash="l", regression=None, reproduction=(), error="lost")
-    scores = {one.trajectory_id: one for one in [*found, lost]}
+    scores = {candidate.trajectory_id: candidate for candidate in [*scored, lost]}
     resolved = {"g1": True, "g2": True, "b1": False, "b2": False, "l": True}
     honest, toxic, useless = quality_of_tests(scores, tests, resolved)
     assert (honest.author, honest.good, honest.good_passed, honest.bad, honest.bad_passed) == (

@@ -1,4 +1,4 @@
-"""Patience with followed runs that no process performs."""
+"""Patience with followed runs that no process performs anymore."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from engine.orchestrator.verification import following
 from engine.orchestrator.verification.following import PATIENCE_S, FollowedRuns
 
 
-def test_patience_counts_from_the_first_look_that_finds_no_holder(
+def test_patience_starts_at_the_first_check_without_a_holder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reading what a large run wrote may itself take longer than the patience."""
+    """Reading the events of a large run may take longer than the patience."""
     clock, held = [0.0], [True]
     monkeypatch.setattr(following, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(following, "is_held", lambda _folder: held[0])

@@ -30,15 +30,15 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def written(path: Path, rows: list[dict[str, Any]]) -> Path:
+def write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
 
 def test_rows_become_candidates_and_a_null_stays_a_missing_score(tmp_path: Path) -> None:
-    table = read_table(written(tmp_path / "t.jsonl", ROWS))
-    assert [one.trajectory_id for one in table] == ["7", "8", "9", "10"]
-    assert [one.patch_hash for one in table] == ["x", "y", "", None]
+    table = read_table(write_table(tmp_path / "t.jsonl", ROWS))
+    assert [candidate.trajectory_id for candidate in table] == ["7", "8", "9", "10"]
+    assert [candidate.patch_hash for candidate in table] == ["x", "y", "", None]
     assert table[0].regression_passes is None
 
 
@@ -53,14 +53,14 @@ def test_rows_become_candidates_and_a_null_stays_a_missing_score(tmp_path: Path)
         ({"p_yes": 2}, "p_yes = 2"),
     ],
 )
-def test_malformed_rows_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    path = written(tmp_path / "t.jsonl", [ROWS[0], {**ROWS[1], **change}])
+def test_malformed_rows_are_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    path = write_table(tmp_path / "t.jsonl", [ROWS[0], {**ROWS[1], **change}])
     with pytest.raises(DatasetError, match=message):
         read_table(path)
 
 
 def test_the_command_prints_curves(tmp_path: Path) -> None:
-    path = written(tmp_path / "t.jsonl", ROWS)
+    path = write_table(tmp_path / "t.jsonl", ROWS)
     command = [
         sys.executable,
         "-m",
@@ -79,7 +79,7 @@ def test_the_command_prints_curves(tmp_path: Path) -> None:
 
 
 def test_short_tasks_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "t.jsonl", ROWS[:3])
+    path = write_table(tmp_path / "t.jsonl", ROWS[:3])
     assert main([str(path), "--rule", "oracle", "--k", "1", "--k", "2", "--short", "all"]) == 0
     assert capsys.readouterr().out.split() == ["K", "oracle", "1", "75.0", "*2", "100.0"]
 
@@ -87,11 +87,11 @@ def test_short_tasks_are_marked(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_rule_that_lacks_a_score_is_left_out_and_named(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path / "t.jsonl", ROWS)
+    path = write_table(tmp_path / "t.jsonl", ROWS)
     assert main([str(path), "--k", "1"]) == 0
-    told = capsys.readouterr()
-    assert told.out.split()[:4] == ["K", "ef", "oracle", "1"]
-    for rule, line in zip(("shortest", "majority"), told.err.splitlines(), strict=True):
+    printed = capsys.readouterr()
+    assert printed.out.split()[:4] == ["K", "ef", "oracle", "1"]
+    for rule, line in zip(("shortest", "majority"), printed.err.splitlines(), strict=True):
         assert line.startswith("left out: 1 of 4 rollouts have no patch_hash, such as trajectory 10 of")
         assert f"{rule} needs it of all" in line
 
@@ -106,19 +106,19 @@ def test_a_rule_that_lacks_a_score_is_left_out_and_named(
         (["--rule", "majority"], "1 of 4 rollouts have no patch_hash"),
     ],
 )
-def test_mistakes_are_explained(
+def test_invalid_arguments_are_refused_with_the_reason(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    path = written(tmp_path / "t.jsonl", ROWS)
+    path = write_table(tmp_path / "t.jsonl", ROWS)
     assert main([str(path), *arguments]) == EXIT_BAD_INPUT
     assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("field", ["p_yes", "regression_passes", "steps", "tokens"])
-def test_a_number_beyond_floats_is_refused(
+def test_numbers_too_large_for_a_float_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], field: str
 ) -> None:
-    path = written(tmp_path / "t.jsonl", [{**ROWS[0], field: 10**400}])
+    path = write_table(tmp_path / "t.jsonl", [{**ROWS[0], field: 10**400}])
     assert main([str(path)]) == EXIT_BAD_INPUT
-    assert f"{field} = 100000" in (told := capsys.readouterr().err)
-    assert "finite number" in told
+    assert f"{field} = 100000" in (error := capsys.readouterr().err)
+    assert "finite number" in error

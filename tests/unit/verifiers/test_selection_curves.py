@@ -29,22 +29,22 @@ def rollouts(task: str, outcomes: list[tuple[bool, float]]) -> list[Candidate]:
     ]
 
 
-def test_a_table_becomes_curves_of_the_rules_it_has_scores_for() -> None:
+def test_curves_cover_the_rules_that_a_table_has_scores_for() -> None:
     table = rollouts("a", [(True, 0.9), (False, 0.1)]) + rollouts(
         "b", [(False, 0.9), (True, 0.1), (False, 0.0)]
     )
-    found = {curve.rule: curve for curve in curves(table)}
-    assert set(found) == {"ef", "oracle"}
-    assert [point.k for point in found["ef"].points] == [1, 2]
-    assert [point.rate for point in found["ef"].points] == pytest.approx(
+    by_rule = {curve.rule: curve for curve in curves(table)}
+    assert set(by_rule) == {"ef", "oracle"}
+    assert [point.k for point in by_rule["ef"].points] == [1, 2]
+    assert [point.rate for point in by_rule["ef"].points] == pytest.approx(
         [(1 / 2 + 1 / 3) / 2, (1 + 1 / 3) / 2]
     )
-    assert [point.rate for point in found["oracle"].points] == pytest.approx(
+    assert [point.rate for point in by_rule["oracle"].points] == pytest.approx(
         [(1 / 2 + 1 / 3) / 2, (1 + 2 / 3) / 2]
     )
     error = statistics.stdev([1 / 2, 1 / 3]) / 2**0.5
-    assert found["ef"].points[0].standard_error == pytest.approx(error)
-    assert found["ef"].num_tasks == 2
+    assert by_rule["ef"].points[0].standard_error == pytest.approx(error)
+    assert by_rule["ef"].num_tasks == 2
 
 
 def test_a_score_that_only_some_rollouts_lack_is_an_error() -> None:
@@ -56,7 +56,7 @@ def test_a_score_that_only_some_rollouts_lack_is_an_error() -> None:
         curves(table)
 
 
-def test_more_than_the_rollouts_of_a_task_is_refused_or_counted_and_shown() -> None:
+def test_k_beyond_the_rollouts_of_a_task_is_refused_or_marked() -> None:
     table = rollouts("a", [(True, 0.9)]) + rollouts("b", [(False, 0.9), (True, 0.1)])
     with pytest.raises(
         ConfigError, match="K = 2 is more than the rollouts of 1 of 2 tasks, such as a with 1"
@@ -78,14 +78,14 @@ def test_a_short_task_that_is_left_out_needs_no_scores() -> None:
     assert [point.rate for point in curve.points] == [0.0]
 
 
-def test_tasks_with_a_rollout_without_a_score_are_named() -> None:
+def test_unscored_tasks_are_those_with_an_unscored_rollout() -> None:
     table = rollouts("a", [(True, 0.9), (False, 0.1)]) + rollouts("b", [(True, 0.5)])
     table.append(Candidate(task_id="b", trajectory_id="x", resolved=False))
     assert unscored_tasks(table, [EF, ORACLE]) == {"b"}
     assert unscored_tasks(table, [ORACLE]) == frozenset()
 
 
-def test_impossible_tables() -> None:
+def test_invalid_tables_and_values_of_k_are_refused() -> None:
     with pytest.raises(DatasetError, match="no rollouts"):
         curves([])
     twice = rollouts("a", [(True, 0.9)])
@@ -114,19 +114,19 @@ def predictions(path: Path, lengths: list[int]) -> Path:
     return path
 
 
-def test_predictions_of_r2e_gym_become_the_curves_of_their_notebook(tmp_path: Path) -> None:
+def test_predictions_of_r2e_gym_reproduce_the_curves_of_their_notebook(tmp_path: Path) -> None:
     table = read_table(predictions(tmp_path / "predictions.jsonl", [8, 6, 7]))
     assert len(table) == 21
-    assert [one.steps for one in table[:8]] == [one.steps for one in table if one.task_id == "0"]
-    found = {curve.rule: curve for curve in published_curves(table)}
-    assert list(found) == ["oracle", "eb", "ef", "hybrid"]
-    tasks = [[one for one in table if one.task_id == str(number)] for number in range(3)]
+    assert [row.steps for row in table[:8]] == [row.steps for row in table if row.task_id == "0"]
+    by_rule = {curve.rule: curve for curve in published_curves(table)}
+    assert list(by_rule) == ["oracle", "eb", "ef", "hybrid"]
+    tasks = [[row for row in table if row.task_id == str(number)] for number in range(3)]
     for k in (1, 3, 6, 7):
         by_definition = [best_at_k(Hybrid(minimum=3), task, min(k, len(task))) for task in tasks]
-        assert found["hybrid"].points[k - 1].rate == pytest.approx(statistics.fmean(by_definition))
-    assert [point.num_short for point in found["hybrid"].points][5:9] == [0, 1, 2, 3]
-    assert len(found["hybrid"].points) == 26
-    assert found["eb"].points[25].rate == found["eb"].points[8].rate
+        assert by_rule["hybrid"].points[k - 1].rate == pytest.approx(statistics.fmean(by_definition))
+    assert [point.num_short for point in by_rule["hybrid"].points][5:9] == [0, 1, 2, 3]
+    assert len(by_rule["hybrid"].points) == 26
+    assert by_rule["eb"].points[25].rate == by_rule["eb"].points[8].rate
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_predictions_of_r2e_gym_become_the_curves_of_their_notebook(tmp_path: Pa
         ("regression_rates", None, "no list"),
     ],
 )
-def test_malformed_predictions_name_row_and_column(
+def test_malformed_predictions_are_refused_with_the_reason(
     tmp_path: Path, column: str, value: str | None, message: str
 ) -> None:
     path = predictions(tmp_path / "p.jsonl", [2, 2])
@@ -154,13 +154,13 @@ def test_malformed_predictions_name_row_and_column(
 
 
 @pytest.mark.skipif(not PREDICTIONS, reason="TRAINYARD_R2E_PREDICTIONS names no file")
-def test_the_published_file_gives_the_published_numbers() -> None:
-    found = {curve.rule: curve for curve in published_curves(read_table(Path(PREDICTIONS)))}
+def test_the_published_file_reproduces_the_published_numbers() -> None:
+    by_rule = {curve.rule: curve for curve in published_curves(read_table(Path(PREDICTIONS)))}
     published = {
         "hybrid": {6: 44.7, 11: 47.7, 16: 49.4, 21: 50.4, 26: 51.0},
         "eb": {6: 41.6, 11: 43.0, 16: 43.5, 21: 43.7, 26: 43.7},
         "ef": {6: 40.0, 11: 41.5, 16: 42.2, 21: 42.6, 26: 42.8},
     }
     for rule, numbers in published.items():
-        rates = {k: 100 * found[rule].points[k - 1].rate for k in numbers}
+        rates = {k: 100 * by_rule[rule].points[k - 1].rate for k in numbers}
         assert rates == pytest.approx(numbers, abs=0.35)

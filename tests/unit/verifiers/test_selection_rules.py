@@ -1,4 +1,4 @@
-"""Selection rules: examples by hand, and Best@K against every subset."""
+"""Selection rules: examples by hand, and Best@K compared with all subsets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL_RULES = [*RULES.values(), Hybrid(minimum=3), Hybrid(keep=1), Hybrid(keep=3),
 
 
 def candidate(name: str, **fields: object) -> Candidate:
-    known = {
+    defaults = {
         "resolved": False,
         "p_yes": 0.5,
         "regression_passes": 1,
@@ -40,7 +40,7 @@ def candidate(name: str, **fields: object) -> Candidate:
         "tokens": 100,
         "patch_hash": name,
     }
-    return Candidate(task_id="t", trajectory_id=name, **{**known, **fields})  # type: ignore[arg-type]
+    return Candidate(task_id="t", trajectory_id=name, **{**defaults, **fields})  # type: ignore[arg-type]
 
 
 @st.composite
@@ -74,12 +74,12 @@ def tables(draw: st.DrawFn) -> list[Candidate]:
     ]
 
 
-def _named(rule: Rule) -> str:
+def _rule_id(rule: Rule) -> str:
     settings = [f"{name} {getattr(rule, name)}" for name in ("keep", "minimum") if hasattr(rule, name)]
     return " ".join([rule.name, *settings])
 
 
-@pytest.mark.parametrize("rule", ALL_RULES, ids=_named)
+@pytest.mark.parametrize("rule", ALL_RULES, ids=_rule_id)
 @settings(max_examples=50)
 @given(candidates=tables(), seed=st.randoms(use_true_random=False))
 def test_best_at_k_is_the_mean_over_every_subset_in_any_order(
@@ -95,16 +95,16 @@ def test_best_at_k_is_the_mean_over_every_subset_in_any_order(
 
 
 @given(candidates=tables())
-def test_the_oracle_is_the_unbiased_pass_at_k(candidates: list[Candidate]) -> None:
-    solved = sum(one.resolved is True for one in candidates)
+def test_the_oracle_equals_the_unbiased_pass_at_k(candidates: list[Candidate]) -> None:
+    solved = sum(rollout.resolved is True for rollout in candidates)
     ks = range(1, len(candidates) + 1)
     unbiased = [pass_at_k(len(candidates), solved, k) for k in ks]
     assert ORACLE.expected(candidates, ks) == pytest.approx(unbiased, abs=1e-12)
 
 
-def test_ef_takes_the_highest_probability_and_counts_the_mean_of_equals() -> None:
+def test_ef_selects_the_highest_probability_and_averages_ties() -> None:
     table = [candidate("a", p_yes=0.9), candidate("b", p_yes=0.9, resolved=True), candidate("c", p_yes=0.1)]
-    assert [one.trajectory_id for one in EF.best(table)] == ["a", "b"]
+    assert [rollout.trajectory_id for rollout in EF.best(table)] == ["a", "b"]
     assert pick(EF, table).trajectory_id == "a"
     assert EF.expected(table, [3]) == [0.5]
 
@@ -118,7 +118,7 @@ def test_eb_compares_regression_tests_first_and_ignores_the_probability() -> Non
     assert pick(EB, table).trajectory_id == "c"
 
 
-def test_hybrid_keeps_the_top_half_before_it_looks_at_tests() -> None:
+def test_hybrid_keeps_the_top_half_before_it_compares_tests() -> None:
     table = [
         candidate("a", p_yes=0.9, regression_passes=1),
         candidate("b", p_yes=0.8, regression_passes=2),
@@ -137,21 +137,21 @@ def test_hybrid_breaks_ties_of_tests_by_the_probability() -> None:
     assert pick(Hybrid(keep=3), table).trajectory_id == "b"
 
 
-def test_shortest_leaves_empty_patches_out_while_there_are_others() -> None:
+def test_shortest_skips_empty_patches_if_there_are_others() -> None:
     table = [candidate("a", steps=1, patch_hash=""), candidate("b", steps=4), candidate("c", steps=3)]
     assert pick(SHORTEST, table).trajectory_id == "c"
     assert pick(SHORTEST, table[:1]).trajectory_id == "a"
 
 
-def test_majority_counts_more_rollouts_than_floats_hold_subsets_of() -> None:
+def test_majority_handles_more_subsets_than_a_float_can_count() -> None:
     """C(1200, 600) is about 1e360; of two equally frequent patches one is right."""
     patches = [
         candidate(str(number), resolved=number % 2 == 0, patch_hash="ab"[number % 2]) for number in range(40)
     ]
     blanks = [candidate(f"blank {number}", patch_hash="", resolved=True) for number in range(1160)]
     ks = [1, 2, 600, 1199, 1200]
-    found = MAJORITY.expected([*patches, *blanks], ks)
-    assert found == pytest.approx([1 / 2 + comb(1160, k) / comb(1200, k) / 2 for k in ks], rel=1e-10)
+    rates = MAJORITY.expected([*patches, *blanks], ks)
+    assert rates == pytest.approx([1 / 2 + comb(1160, k) / comb(1200, k) / 2 for k in ks], rel=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_a_missing_score_is_an_error_never_a_zero(rule: Rule, field: str) -> Non
 
 
 @pytest.mark.parametrize("rule", [EB, HYBRID])
-def test_without_any_written_test_regression_passes_decide(rule: Rule) -> None:
+def test_regression_passes_decide_without_reproduction_tests(rule: Rule) -> None:
     table = [
         candidate("a", regression_passes=2, reproduction_passes=None, resolved=True),
         candidate("b", regression_passes=1, reproduction_passes=None),
@@ -192,7 +192,7 @@ def test_without_any_written_test_regression_passes_decide(rule: Rule) -> None:
         pick(same, some)
 
 
-def test_a_rollout_that_was_not_graded_can_be_selected_but_not_counted() -> None:
+def test_an_ungraded_rollout_can_be_selected_but_not_counted() -> None:
     table = [candidate("a", resolved=None, p_yes=0.9), candidate("b")]
     assert pick(EF, table).trajectory_id == "a"
     with pytest.raises(MissingScoreError, match="resolved"):

@@ -37,7 +37,7 @@ def reference(net: Transformer, ids: list[int], continuation: list[int]) -> floa
 
 
 @pytest.mark.parametrize("chat", [ChatML(tokenizer()), ChatML(BytesTokenizer())], ids=["bpe", "bytes"])
-def test_the_answers_are_cut_where_they_differ(chat: ChatML) -> None:
+def test_forced_answers_are_split_where_they_differ(chat: ChatML) -> None:
     choice = forced_choice(chat)
     decode = chat.tokenizer.decode
     assert decode(choice.start).startswith("<judgement>")
@@ -55,9 +55,9 @@ async def test_continuations_have_the_log_probabilities_of_a_full_forward(
 ) -> None:
     net, ids = model(), prompt(40)
     scorer = ModelScorer(net)
-    found = await scorer.logprobs(ids, continuations)
+    scores = await scorer.logprobs(ids, continuations)
     await scorer.close()
-    assert found == pytest.approx([reference(net, ids, one) for one in continuations], abs=1e-5)
+    assert scores == pytest.approx([reference(net, ids, tokens) for tokens in continuations], abs=1e-5)
 
 
 async def test_a_judge_scores_by_both_answers_of_a_real_model(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_a_long_transcript_is_shortened_to_the_models_context(tmp_path: Pa
     await scorer.close()
 
 
-async def test_a_prompt_that_exceeds_the_memory_costs_its_own_score_only(
+async def test_a_prompt_that_exceeds_the_memory_loses_only_its_own_score(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = open_model("fresh:tiny", home=tmp_path)
@@ -106,14 +106,14 @@ async def test_a_prompt_that_exceeds_the_memory_costs_its_own_score_only(
     scorer = ModelScorer(opened.model)
     judge = TokenJudge(scorer, opened.chat(), max_context=2048)
     transcripts = {"long": make_transcript(patch="+ a line\n" * 200), "short": make_transcript()}
-    found = {one.key: one async for one in judge_all(judge, transcripts.items())}
+    results = {result.key: result async for result in judge_all(judge, transcripts.items())}
     await scorer.close()
-    assert found["short"].score is not None
-    assert (found["long"].score, found["long"].attempts) == (None, 1)
-    assert "does not fit into the GPU's memory" in found["long"].error
+    assert results["short"].score is not None
+    assert (results["long"].score, results["long"].attempts) == (None, 1)
+    assert "does not fit into the GPU's memory" in results["long"].error
 
 
-async def test_a_stop_waits_for_the_pass_in_progress_only() -> None:
+async def test_closing_a_scorer_waits_only_for_the_pass_in_progress() -> None:
     net, begun, go_on, passes = model(), threading.Event(), threading.Event(), []
     scorer = ModelScorer(net)
 
@@ -134,7 +134,7 @@ async def test_a_stop_waits_for_the_pass_in_progress_only() -> None:
     assert len(passes) == 1
 
 
-def test_probabilities_of_yes() -> None:
+def test_probability_of_yes_by_hand() -> None:
     assert probability_of_yes(-1.0, -1.0) == 0.5
     assert probability_of_yes(math.log(0.3), math.log(0.1)) == pytest.approx(0.75)
     assert probability_of_yes(-1e5, 0.0) == 0.0
@@ -143,6 +143,6 @@ def test_probabilities_of_yes() -> None:
 
 
 @pytest.mark.parametrize("pair", [(math.nan, -1.0), (-1.0, math.nan), (-math.inf, -math.inf), (0.5, -1.0)])
-def test_what_is_no_log_probability_gives_no_score(pair: tuple[float, float]) -> None:
+def test_invalid_log_probabilities_give_no_score(pair: tuple[float, float]) -> None:
     with pytest.raises(ScoreError):
         probability_of_yes(*pair)

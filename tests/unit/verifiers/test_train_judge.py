@@ -46,7 +46,7 @@ def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> dict[st
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    """A data folder with a run whose right and wrong patches can be told apart."""
+    """Return a data folder with runs whose right and wrong patches differ in a word."""
     torch.set_num_threads(1)
     for name in ("7", "8"):
         source = Source(tmp_path, name)
@@ -59,15 +59,15 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_trained_judge_tells_right_from_wrong(home: Path) -> None:
+def test_a_trained_judge_separates_right_from_wrong_patches(home: Path) -> None:
     ended = trained(home)
     assert ended["state"] == "succeeded", ended
     summary = ended["summary"]
     assert (summary["train_trajectories"], summary["heldout_trajectories"]) == (12, 4)
     assert summary["heldout_loss"] < summary["heldout_loss_before"]
     judge = {"policy.checkpoint": "run:9", "verifier.runs": ["8"], "verifier.part": "patch"}
-    found = perform(home, "v", by_model(**judge, **{"verifier.max_context": 1024}))["summary"]
-    assert (found["scored"], found["auc"]) == (16, 1.0)
+    judged = perform(home, "v", by_model(**judge, **{"verifier.max_context": 1024}))["summary"]
+    assert (judged["scored"], judged["auc"]) == (16, 1.0)
 
 
 def grow(home: Path, tasks: tuple[str, ...], *, phase: str = "train", **started: Any) -> None:
@@ -79,23 +79,23 @@ def grow(home: Path, tasks: tuple[str, ...], *, phase: str = "train", **started:
                 roll_out(sink, task, int(passed), passed=passed, phase=phase, patch="+ a patch")
 
 
-def test_heldout_tasks_and_evaluations_are_judged_only_where_they_are_chosen(home: Path) -> None:
+def test_heldout_tasks_and_evaluations_are_used_only_if_selected(home: Path) -> None:
     rows = [make_row(task) for task in TASKS] + [replace(make_row(HELDOUT), split="heldout")]
     save_dataset(home, "toy", rows, {})
     grow(home, (HELDOUT,), resumed_from=1)
     grow(home, (TASKS[0],), phase="eval:heldout", resumed_from=1)
     short = {"trainer.epochs": 1, "judgements.part": "patch"}
-    found = trained(home, short)["summary"]
-    assert found["train_trajectories"] + found["heldout_trajectories"] == 2 * len(TASKS)
+    summary = trained(home, short)["summary"]
+    assert summary["train_trajectories"] + summary["heldout_trajectories"] == 2 * len(TASKS)
     assert not events(home, "9", "alert")
     (home / "runs" / "9").rename(home / "runs" / "before")
-    found = trained(home, {**short, "judgements.splits": ["train", "heldout"]})["summary"]
-    assert found["train_trajectories"] + found["heldout_trajectories"] == 2 * len(TASKS) + 2
+    summary = trained(home, {**short, "judgements.splits": ["train", "heldout"]})["summary"]
+    assert summary["train_trajectories"] + summary["heldout_trajectories"] == 2 * len(TASKS) + 2
     (alert,) = events(home, "9", "alert")
     assert alert["code"] == "judge_of_other_splits"
 
 
-def test_a_later_attempt_goes_on_from_the_checkpoint_with_what_the_first_one_chose(home: Path) -> None:
+def test_a_later_attempt_resumes_the_checkpoint_with_the_same_trajectories(home: Path) -> None:
     first = trained(home, {"trainer.epochs": 1})["summary"]
     steps = len(events(home, "9", "iteration_finished"))
     others = tuple(letter * 16 for letter in "mnopq")
@@ -114,7 +114,7 @@ def test_a_later_attempt_goes_on_from_the_checkpoint_with_what_the_first_one_cho
 
 
 def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
-    versions = tuple(task[:4] + "z" * 12 for task in TASKS)  # as rows of the same instances
+    versions = tuple(task[:4] + "z" * 12 for task in TASKS)  # ids of rows of the same instances
     save_dataset(home, "versions", [make_row(task) for task in versions], {})
     source = home / "runs" / "8"
     (source / "config.json").write_text(json.dumps({"seed": 0, "dataset": {"name": "versions"}}))
@@ -123,7 +123,7 @@ def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
             for passed in (True, False):
                 roll_out(sink, task, int(passed), passed=passed, patch="+ a patch")
     assert trained(home, {"trainer.epochs": 1, "judgements.on_policy": ["7", "8"]})["state"] == "succeeded"
-    learned = {task for one in events(home, "9", "iteration_started") for task in one["task_ids"]}
+    learned = {task for event in events(home, "9", "iteration_started") for task in event["task_ids"]}
     assert len(learned) == 2 * 6
     assert {task[:4] for task in learned & set(TASKS)} == {task[:4] for task in learned & set(versions)}
 
@@ -137,7 +137,7 @@ def test_versions_of_a_task_are_held_out_together(home: Path) -> None:
         ({"trainer.max_tokens": 300}, "no pair of a right and a wrong trajectory is left"),
     ],
 )
-def test_what_a_judge_cannot_be_trained_on_is_said(
+def test_untrainable_configurations_fail_with_the_reason(
     home: Path, settings: dict[str, Any], message: str
 ) -> None:
     ended = trained(home, settings)

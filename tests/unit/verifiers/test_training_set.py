@@ -44,7 +44,7 @@ TABLE = st.lists(
 
 
 @given(TABLE, st.integers(0, 3), st.integers(1, 3), st.integers(0, 5))
-def test_every_origin_has_as_many_right_as_wrong(
+def test_every_origin_has_as_many_resolved_as_unresolved_examples(
     table: list[tuple[str, bool, bool, str]], extra: int, per_task: int, seed: int
 ) -> None:
     candidates = [
@@ -53,27 +53,27 @@ def test_every_origin_has_as_many_right_as_wrong(
     ]
     pairs = choose(candidates, seed=seed, per_task=per_task, extra=extra)
     assert pairs == choose(reversed(candidates), seed=seed, per_task=per_task, extra=extra)
-    assert all(one.resolved != other.resolved and one.origin == other.origin for one, other in pairs)
-    chosen = [one for pair in pairs for one in pair]
-    assert len({one.key for one in chosen}) == len(chosen)
-    counts = Counter((one.origin, one.resolved) for one in chosen)
+    assert all(first.resolved != other.resolved and first.origin == other.origin for first, other in pairs)
+    chosen = [example for pair in pairs for example in pair]
+    assert len({example.key for example in chosen}) == len(chosen)
+    counts = Counter((example.origin, example.resolved) for example in chosen)
     for origin in ("on_policy", "off_policy"):
         assert counts[origin, True] == counts[origin, False]
         tasks = {task for task, *_ in table}
         outcomes = [Counter(row[1] for row in table if row[0] == task and row[3] == origin) for task in tasks]
-        pairs_of = [min(per_task, found[True], found[False]) for found in outcomes]
-        single = [sum(set(found) == {outcome} for found in outcomes) for outcome in (True, False)]
+        pairs_of = [min(per_task, counter[True], counter[False]) for counter in outcomes]
+        single = [sum(set(counter) == {outcome} for counter in outcomes) for outcome in (True, False)]
         assert counts[origin, True] == sum(pairs_of) + min(extra, *single)
-    taken = Counter((one.origin, one.task_id, one.resolved) for one in chosen)
+    taken = Counter((example.origin, example.task_id, example.resolved) for example in chosen)
     assert max(taken.values(), default=1) <= per_task
 
 
-def test_submitted_trajectories_come_first() -> None:
+def test_submitted_trajectories_are_preferred() -> None:
     candidates = [labelled(n, "a", True, submitted=n == 7) for n in range(10)]
     candidates += [labelled(n, "a", False, submitted=False) for n in range(10, 20)]
     for seed in range(5):
         (pair,) = choose(candidates, seed=seed)
-        assert [one.key for one in pair if one.resolved] == ["r/a/7"]
+        assert [example.key for example in pair if example.resolved] == ["r/a/7"]
 
 
 def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
         transcript=make_transcript(patch="+ line\n" * 3000),
     )  # fmt: skip
     dropped: list[str] = []
-    found = list(
+    result = list(
         examples(
             [(long, labelled(1, "a", False)), (labelled(3, "a", True), hopeless)],
             ExampleFormat(
@@ -101,13 +101,13 @@ def test_examples_end_with_the_right_judgement_and_fit(tmp_path: Path) -> None:
         )
     )
     assert dropped == ["r/a/3", "r/a/2"], "a trajectory is not kept without its partner"
-    assert [one.messages[-1]["content"] for one in found] == [
+    assert [example.messages[-1]["content"] for example in result] == [
         "<judgement>YES</judgement>",
         "<judgement>NO</judgement>",
     ]
-    assert found[0].shortened > 0
-    assert all(len(chat.open(one.messages[:-1])) <= 1200 for one in found)
-    assert write_examples(tmp_path / "set.jsonl", found) == 2
+    assert result[0].shortened > 0
+    assert all(len(chat.open(example.messages[:-1])) <= 1200 for example in result)
+    assert write_examples(tmp_path / "set.jsonl", result) == 2
     lines = [json.loads(line) for line in (tmp_path / "set.jsonl").read_text().splitlines()]
     assert [line["trajectory"] for line in lines] == ["r/a/0", "r/a/1"]
     assert [message["role"] for message in lines[0]["messages"]] == ["system", "user", "assistant"]

@@ -1,4 +1,4 @@
-"""Runs of kind ``verifier``: a real tiny model and a scripted endpoint judge what other runs recorded."""
+"""Runs of kind ``verifier``: a real tiny model and a scripted endpoint judge rollouts of other runs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def answer(p_yes: float) -> Reply:
 
 
 def judging(body: dict[str, Any], _number: int) -> Reply:
-    """An endpoint that knows the right patches: those with an even number."""
+    """Answer as an endpoint that judges only even-numbered patches to be right."""
     text = body["messages"][-1]["content"]
     if "ready?" in text:
         return Reply(content="ready")
@@ -63,7 +63,7 @@ def judging(body: dict[str, Any], _number: int) -> Reply:
 
 
 def record(home: Path, count: int) -> Source:
-    """A run with rollouts of one task, of which those with an even number passed."""
+    """Record a run with rollouts of one task, of which the even-numbered ones passed."""
     source = Source(home)
     with source.attempt() as sink:
         for index in range(count):
@@ -84,17 +84,17 @@ def test_a_real_model_scores_every_trajectory_under_its_own_key(tmp_path: Path) 
                 roll_out(sink, task, index, passed=index == 0)
         roll_out(sink, TASKS[0], 3, **NOTHING)
     perform(tmp_path, by_model())
-    found = scores(tmp_path)
-    assert found.keys() == {("7", task, index) for task in TASKS for index in range(3)}
-    assert all(0 < score["p_yes"] < 1 and score["yes_logprob"] < 0 for score in found.values())
-    assert {key: score["resolved"] for key, score in found.items()} == {key: key[2] == 0 for key in found}
+    scored = scores(tmp_path)
+    assert scored.keys() == {("7", task, index) for task in TASKS for index in range(3)}
+    assert all(0 < score["p_yes"] < 1 and score["yes_logprob"] < 0 for score in scored.values())
+    assert {key: score["resolved"] for key, score in scored.items()} == {key: key[2] == 0 for key in scored}
     ended = events(tmp_path)[-1]
     assert (ended["type"], ended["state"]) == ("run_finished", "succeeded")
     assert (ended["summary"]["scored"], ended["summary"]["resolved"]) == (6, 2)
     assert 0 <= ended["summary"]["auc"] <= 1
 
 
-def test_an_endpoint_that_is_right_has_a_perfect_order(tmp_path: Path) -> None:
+def test_a_perfect_endpoint_has_an_auc_of_1(tmp_path: Path) -> None:
     record(tmp_path, 4)
     with openai_server(judging) as server:
         config = by_endpoint(server.url, **{"policy.input_price": 1.0, "policy.output_price": 1.0})
@@ -110,8 +110,8 @@ def test_an_endpoint_that_is_right_has_a_perfect_order(tmp_path: Path) -> None:
     )
 
 
-def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
-    """A source that was started over, with a lost rollout that was repeated."""
+def test_only_final_records_of_a_restarted_source_are_scored(tmp_path: Path) -> None:
+    """The source was restarted, and a lost rollout was repeated."""
     source = Source(tmp_path)
     with source.attempt() as sink:
         roll_out(sink, TASKS[0], 0, patch="+ old\n")
@@ -120,14 +120,14 @@ def test_only_the_records_that_count_are_scored(tmp_path: Path) -> None:
         roll_out(sink, TASKS[0], 0, **NOTHING)
         roll_out(sink, TASKS[0], 0, passed=False)
     perform(tmp_path, by_model())
-    found = scores(tmp_path)
-    assert found.keys() == {("7", TASKS[0], 0)}
-    assert found["7", TASKS[0], 0]["resolved"] is False
+    scored = scores(tmp_path)
+    assert scored.keys() == {("7", TASKS[0], 0)}
+    assert scored["7", TASKS[0], 0]["resolved"] is False
 
 
 @contextmanager
 def in_background(config: VerifierRun, run: RunContext) -> Iterator[None]:
-    """Perform a run in another thread meanwhile; it has to succeed."""
+    """Perform a run in another thread and require its success."""
     with ThreadPoolExecutor(1) as pool:
         performed = pool.submit(execute, config, run)
         yield
@@ -141,7 +141,7 @@ def wait_for_scores(home: Path, count: int) -> None:
         time.sleep(0.05)
 
 
-def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
+def test_a_running_source_is_followed_to_its_end(tmp_path: Path) -> None:
     source = Source(tmp_path)
     config = by_model(**{"verifier.follow": True})
     with source.attempt() as sink, verifying(tmp_path, config) as run:
@@ -156,15 +156,15 @@ def test_a_run_that_goes_on_is_followed_to_its_end(tmp_path: Path) -> None:
     assert events(tmp_path)[-1]["state"] == "succeeded"
 
 
-def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_path: Path) -> None:
-    gone, stays = Source(tmp_path), Source(tmp_path, "8")
+def test_removing_a_followed_run_loses_only_its_unfinished_rollouts(tmp_path: Path) -> None:
+    removed, kept = Source(tmp_path), Source(tmp_path, "8")
     config = by_model(**{"verifier.follow": True, "verifier.runs": ["7", "8"]})
-    with stays.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
-        with gone.attempt() as other:
+    with kept.attempt() as sink, verifying(tmp_path, config) as run, in_background(config, run):
+        with removed.attempt() as other:
             roll_out(other, TASKS[0], 0)
             wait_for_scores(tmp_path, 1)
-        # at once: a folder that goes file by file can be read between
-        gone.run_dir.rename(tmp_path / "removed")
+        # renamed, as a folder removed file by file can be read in between
+        removed.run_dir.rename(tmp_path / "removed")
         roll_out(sink, TASKS[0], 1)
         wait_for_scores(tmp_path, 2)
         sink.emit(RunFinished, state="succeeded")
@@ -173,7 +173,7 @@ def test_a_followed_run_that_is_removed_costs_only_what_it_had_not_finished(tmp_
     assert (ended["state"], ended["summary"]["scored"]) == ("succeeded", 2)
 
 
-def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_path: Path) -> None:
+def test_a_repeated_trajectory_is_scored_again_under_its_attempt(tmp_path: Path) -> None:
     source = record(tmp_path, 1)
     config = by_model()
     perform(tmp_path, config)
@@ -186,15 +186,15 @@ def test_a_trajectory_that_was_made_again_is_scored_again_under_its_attempt(tmp_
     assert recorded == [(1, True), (2, False)]
 
 
-def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: Path) -> None:
+def test_a_later_attempt_scores_only_missing_and_failed_trajectories(tmp_path: Path) -> None:
     record(tmp_path, 4)
 
-    def moody(body: dict[str, Any], number: int) -> Reply:
+    def sometimes_unclear(body: dict[str, Any], number: int) -> Reply:
         unclear = [{"token": "Hm", "logprob": -0.1, "top_logprobs": []}]
         text = body["messages"][-1]["content"]
         return Reply(content="Hm", logprobs={"content": unclear}) if "+ a2" in text else judging(body, number)
 
-    with openai_server(moody) as server:
+    with openai_server(sometimes_unclear) as server:
         prices = {"policy.input_price": 1.0, "policy.output_price": 1.0}
         config = by_endpoint(server.url, **{"verifier.max_attempts": 2, **prices})
         perform(tmp_path, config)
@@ -210,9 +210,9 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
             "answers without a score are paid, too"
         )
         server.script = judging
-        asked = len(server.requests)
+        num_requests = len(server.requests)
         perform(tmp_path, config, epoch=2)
-        assert len(server.requests) == asked + 2, "a check and the one that had no score"
+        assert len(server.requests) == num_requests + 2, "a check and the one that had no score"
     assert scores(tmp_path)["7", TASKS[0], 2]["p_yes"] == pytest.approx(0.9)
     assert events(tmp_path)[-1]["summary"]["scored"] == 4
 
@@ -226,7 +226,7 @@ def test_a_later_attempt_scores_what_is_left_and_repeats_what_failed(tmp_path: P
         ({"verifier.max_context": 4096}, "exceed the 2048"),
     ],
 )
-def test_what_cannot_be_verified_fails_with_the_setting(
+def test_unverifiable_configurations_fail_with_the_setting(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     record(tmp_path, 1)
@@ -237,15 +237,15 @@ def test_what_cannot_be_verified_fails_with_the_setting(
     assert message in ended["reason"]
 
 
-def test_a_trajectory_whose_task_is_gone_is_an_error_of_its_own(tmp_path: Path) -> None:
+def test_a_trajectory_of_a_missing_task_has_an_error_of_its_own(tmp_path: Path) -> None:
     source = Source(tmp_path)
     with source.attempt() as sink:
         roll_out(sink, TASKS[0], 0)
         roll_out(sink, "c" * 16, 0)
     perform(tmp_path, by_model())
-    found = scores(tmp_path)
-    assert found["7", TASKS[0], 0]["p_yes"] is not None
-    lost = found["7", "c" * 16, 0]
+    scored = scores(tmp_path)
+    assert scored["7", TASKS[0], 0]["p_yes"] is not None
+    lost = scored["7", "c" * 16, 0]
     assert lost["p_yes"] is None
     assert "is not in the datasets of run 7 ('toy')" in lost["error"]
     assert events(tmp_path)[-1]["summary"]["without_score"] == 1
@@ -266,13 +266,13 @@ ENDPOINT = {"policy.type": "endpoint", "policy.endpoint": "e", "policy.model": "
         ({"verifier.runs": ["../7"]}, "verifier.runs.0"),
     ],
 )
-def test_settings_that_no_judge_reads_are_refused(settings: dict[str, Any], setting: str) -> None:
+def test_settings_that_judges_do_not_support_are_refused(settings: dict[str, Any], setting: str) -> None:
     with pytest.raises(ConfigError) as refused:
         resolve("verify", settings)
     assert [problem.setting for problem in refused.value.problems] == [setting]
 
 
-def test_a_stopped_run_keeps_its_scores_and_says_how_many(tmp_path: Path) -> None:
+def test_a_stopped_run_keeps_and_counts_its_scores(tmp_path: Path) -> None:
     record(tmp_path, 6)
     contexts: list[RunContext] = []
 
@@ -293,7 +293,7 @@ def test_a_stopped_run_keeps_its_scores_and_says_how_many(tmp_path: Path) -> Non
     assert ended["summary"]["trajectories"] == 6
 
 
-def test_a_spend_limit_stops_the_run_and_the_next_attempt_keeps_what_was_paid(tmp_path: Path) -> None:
+def test_a_spend_limit_stops_the_run_and_the_next_attempt_keeps_its_scores(tmp_path: Path) -> None:
     record(tmp_path, 6)
     prices = {"policy.input_price": 1.0, "policy.output_price": 1.0, "policy.spend_limit": 4e-4}
     with openai_server(judging) as server:
@@ -307,5 +307,5 @@ def test_a_spend_limit_stops_the_run_and_the_next_attempt_keeps_what_was_paid(tm
         perform(tmp_path, richer, epoch=2)
     assert events(tmp_path)[-1]["summary"]["scored"] == 6
     assert {key: scores(tmp_path)[key] for key in first} == first
-    asked = [body["messages"][-1]["content"] for body in server.requests]
-    assert len([text for text in asked if "ready?" not in text]) == 6
+    prompts = [body["messages"][-1]["content"] for body in server.requests]
+    assert len([text for text in prompts if "ready?" not in text]) == 6
