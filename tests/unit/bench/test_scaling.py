@@ -1,4 +1,4 @@
-"""Report of the bench of test-time scaling, and the lessons of its testing agent."""
+"""Report of the benchmark of test-time scaling, and the lessons of its testing agent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TASKS, ROLLOUTS = "abc", 4
 
 
 def candidate(seed: int, task: str, index: int) -> Candidate:
-    """A rollout; the last of a task is resolved, and both verifiers know it, the judge of seed 1 apart."""
+    """Return a rollout; the last of a task is resolved, and only the judge of seed 1 ranks it wrongly."""
     resolved = index == ROLLOUTS - 1
     p_yes = 0.9 if resolved == (seed == 0) else 0.1
     return Candidate(
@@ -59,7 +59,7 @@ def outcomes() -> list[SeedOutcome]:
     return [outcome(0), outcome(1)]
 
 
-def test_best_at_k_is_counted_by_seed_and_task(outcomes: list[SeedOutcome]) -> None:
+def test_best_at_k_is_computed_by_seed_and_task(outcomes: list[SeedOutcome]) -> None:
     rates = best_at_k(outcomes, [1, ROLLOUTS])
     assert {rate.shape for rate in rates.values()} == {(2, len(TASKS), 2)}
     for selector in SELECTORS:
@@ -70,7 +70,7 @@ def test_best_at_k_is_counted_by_seed_and_task(outcomes: list[SeedOutcome]) -> N
     assert difference(rates, "eb", RANDOM)[1] == pytest.approx((0.75, 0.75, 0.75))
 
 
-def test_intervals_reach_over_seeds_and_tasks() -> None:
+def test_intervals_cover_variation_over_seeds_and_tasks() -> None:
     by_seed = np.array([[[0.0], [0.0]], [[1.0], [1.0]]])
     assert intervals(by_seed) == [(0.5, 0.0, 1.0)]
     assert intervals(by_seed.transpose(1, 0, 2)) == [(0.5, 0.0, 1.0)]
@@ -79,13 +79,13 @@ def test_intervals_reach_over_seeds_and_tasks() -> None:
 
 
 def test_rollouts_count_within_the_budget_in_which_they_ended(outcomes: list[SeedOutcome]) -> None:
-    found = within_budget(outcomes, [300, 400])
-    assert found[0, 0].tolist() == [0.0, 0.25]
+    rates = within_budget(outcomes, [300, 400])
+    assert rates[0, 0].tolist() == [0.0, 0.25]
 
 
 def row(statement: str) -> TaskRow:
-    made = make_row()
-    return replace(made, task=replace(made.task, problem_statement=statement))
+    default = make_row()
+    return replace(default, task=replace(default.task, problem_statement=statement))
 
 
 def test_a_lesson_imports_the_test_that_the_statement_names(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""An evaluation by parts, budgets, submissions and spending."""
+"""Breakdown of an evaluation by parts, budgets, submissions and spending."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.unit.evaluation.test_repeats import attempts
 from tests.unit.trainer.rl_builders import make_trajectory
 
 
-def test_parts_count_tasks_equally_and_the_largest_comes_first() -> None:
+def test_parts_weight_tasks_equally_and_are_sorted_by_size() -> None:
     table = attempts({"a": [True, True, False, False], "b": [True], "c": [False], "d": [None]})
     django, flask = parts(table, {"a": "django", "b": "django", "c": "flask", "d": "lost"})
     assert (django.name, django.num_tasks, django.num_attempts, django.num_solved) == ("django", 2, 5, 3)
@@ -22,7 +22,7 @@ def test_parts_count_tasks_equally_and_the_largest_comes_first() -> None:
     assert (flask.name, flask.rate, flask.interval_low, flask.interval_high) == ("flask", 0.0, None, None)
 
 
-def test_submissions_split_what_a_limit_ended() -> None:
+def test_submissions_separate_attempts_ended_by_a_limit() -> None:
     table = [
         Attempt(task_id="a", solved=True),
         Attempt(task_id="a", solved=True, termination=TerminationReason.MAX_STEPS),
@@ -30,13 +30,13 @@ def test_submissions_split_what_a_limit_ended() -> None:
         Attempt(task_id="b", solved=False),
         Attempt(task_id="c", solved=None, termination=TerminationReason.MAX_STEPS),
     ]
-    found = submissions(table)
-    assert (found.submitted_solved, found.ended_solved) == (1, 1)
-    assert (found.submitted_unsolved, found.ended_unsolved) == (1, 1)
-    assert (found.rate, found.deliberate_rate) == (0.5, 0.25)
+    counts = submissions(table)
+    assert (counts.submitted_solved, counts.ended_solved) == (1, 1)
+    assert (counts.submitted_unsolved, counts.ended_unsolved) == (1, 1)
+    assert (counts.rate, counts.deliberate_rate) == (0.5, 0.25)
 
 
-def test_a_budget_counts_what_was_solved_and_had_ended_within_it() -> None:
+def test_budget_curve_counts_attempts_that_ended_within_the_budget() -> None:
     table = [
         Attempt(task_id="a", solved=True, steps=5),
         Attempt(task_id="a", solved=True, steps=20),
@@ -58,10 +58,10 @@ def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
         Attempt(task_id="a", solved=None, seconds=30.0, cost=0.1),
         Attempt(task_id="b", solved=True, seconds=30.0, cost=0.2),
     ]
-    found = spending(table)
-    assert (found.num_solved, found.seconds, found.seconds_per_solved) == (2, 120.0, 60.0)
-    assert found.cost == pytest.approx(0.8)
-    assert found.cost_per_solved == pytest.approx(0.4)
+    total = spending(table)
+    assert (total.num_solved, total.seconds, total.seconds_per_solved) == (2, 120.0, 60.0)
+    assert total.cost == pytest.approx(0.8)
+    assert total.cost_per_solved == pytest.approx(0.4)
     unknown = spending([*table, Attempt(task_id="c", solved=False)])
     assert unknown.cost == pytest.approx(0.8), "one unknown price hides no known one"
     assert unknown.cost_per_solved == pytest.approx(0.4)
@@ -72,14 +72,14 @@ def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
     assert (nothing.cost, nothing.cost_per_solved, nothing.seconds_per_solved) == (1.0, None, None)
 
 
-def test_a_trajectory_becomes_an_attempt() -> None:
+def test_a_trajectory_is_converted_to_an_attempt() -> None:
     steps = tuple(
         Step(index=i, thought="", response="", call=None, observation="", prompt_tokens=p, generated_tokens=g)
         for i, (p, g) in enumerate([(100, 10), (150, 40), (30, 5)])
     )
     trajectory = replace(make_trajectory(1.0, TerminationReason.MAX_STEPS, task_id="a", index=3), steps=steps)
-    found = attempt_of(trajectory)
-    assert (found.task_id, found.index, found.solved, found.submitted) == ("a", 3, True, False)
-    assert (found.steps, found.generated_tokens, found.context_tokens) == (3, 55, 190)
+    attempt = attempt_of(trajectory)
+    assert (attempt.task_id, attempt.index, attempt.solved, attempt.submitted) == ("a", 3, True, False)
+    assert (attempt.steps, attempt.generated_tokens, attempt.context_tokens) == (3, 55, 190)
     lost = attempt_of(replace(trajectory, termination=TerminationReason.ENV_ERROR))
     assert lost.solved is None

@@ -1,4 +1,4 @@
-"""Endings of attempts beside their solve rate."""
+"""Endings of attempts, counted beside the solve rate."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from engine.types import TerminationReason
 TIME, STEPS = TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.MAX_STEPS
 
 
-def test_attempts_are_counted_by_ending_and_lost_ones_apart() -> None:
+def test_attempts_are_counted_by_ending_and_lost_attempts_separately() -> None:
     table = [
         Attempt(task_id="a", solved=True),
         Attempt(task_id="a", solved=False, termination=STEPS),
@@ -18,9 +18,9 @@ def test_attempts_are_counted_by_ending_and_lost_ones_apart() -> None:
         Attempt(task_id="b", solved=True, termination=TIME),
         Attempt(task_id="b", solved=None, termination=TerminationReason.ENV_ERROR),
     ]
-    found = Endings.of_attempts(table)
-    assert (found.submitted, list(found.limits.items()), found.excluded) == (1, [(TIME, 3), (STEPS, 1)], 1)
-    assert (found.graded, found.limited, found.timed) == (5, 4, 3)
+    counts = Endings.of_attempts(table)
+    assert (counts.submitted, list(counts.limits.items()), counts.excluded) == (1, [(TIME, 3), (STEPS, 1)], 1)
+    assert (counts.graded, counts.limited, counts.timed) == (5, 4, 3)
     whole = parts(table, {"a": "x", "b": "x"})
     assert [part.num_cut_short for part in whole] == [2], "what was solved in time says enough"
 
@@ -31,9 +31,9 @@ def test_endings_are_read_from_the_metrics_of_an_evaluation() -> None:
         "termination/rollout_timeout": 0.9,
         "termination/env_error": 0.06,
     }
-    found = Endings.of_metrics({**shares, "infra/rate": 0.06}, graded=94)
-    assert found is not None
-    assert (found.submitted, dict(found.limits), found.excluded) == (4, {TIME: 90}, 6)
-    assert Endings.of_metrics(shares, graded=94) == found, "other trainers may not report the rate"
+    counts = Endings.of_metrics({**shares, "infra/rate": 0.06}, graded=94)
+    assert counts is not None
+    assert (counts.submitted, dict(counts.limits), counts.excluded) == (4, {TIME: 90}, 6)
+    assert Endings.of_metrics(shares, graded=94) == counts, "other trainers may not report the rate"
     assert Endings.of_metrics({}, graded=94) is None
     assert Endings.of_metrics(shares, graded=0) is None

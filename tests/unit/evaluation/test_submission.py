@@ -29,9 +29,9 @@ Files = dict[str, bytes]
 
 
 def instance(name: str, *, resolved: bool = True, patch: str = "+ x\n") -> SubmittedInstance:
-    found = TestOutcome.PASSED if resolved else TestOutcome.FAILED
+    outcome = TestOutcome.PASSED if resolved else TestOutcome.FAILED
     tests = [
-        TestResult(test_id="t::a", kind=TestKind.FAIL_TO_PASS, outcome=found),
+        TestResult(test_id="t::a", kind=TestKind.FAIL_TO_PASS, outcome=outcome),
         TestResult(test_id="t::b", kind=TestKind.PASS_TO_PASS, outcome=TestOutcome.XFAIL),
     ]
     return SubmittedInstance(
@@ -47,13 +47,13 @@ INSTANCES = (
 )
 
 
-def made(info: SubmissionInfo = INFO) -> Files:
+def folder(info: SubmissionInfo = INFO) -> Files:
     return dict(submission_files(info, INSTANCES))
 
 
 def test_a_complete_submission_has_every_file_and_no_finding() -> None:
-    files = made()
-    assert check_submission(FOLDER, files.items(), [one.instance_id for one in INSTANCES]) == []
+    files = folder()
+    assert check_submission(FOLDER, files.items(), [entry.instance_id for entry in INSTANCES]) == []
     assert {path for path in files if path.startswith("logs/django__django-1/")} == {
         "logs/django__django-1/patch.diff",
         "logs/django__django-1/report.json",
@@ -79,12 +79,12 @@ def test_a_complete_submission_has_every_file_and_no_finding() -> None:
     assert b"| django__django | 1 | 2 |" in files["README.md"]
 
 
-def test_metadata_says_how_many_attempts_there_were() -> None:
-    once = yaml.safe_load(made()["metadata.yaml"])
+def test_metadata_states_the_number_of_attempts() -> None:
+    once = yaml.safe_load(folder()["metadata.yaml"])
     assert once["info"]["name"] == "Toy agent: 1"
     assert once["tags"]["system"]["attempts"] == "1"
     assert once["tags"]["os_model"] is True
-    several = made(replace(INFO, rule="ef"))
+    several = folder(replace(INFO, rule="ef"))
     assert yaml.safe_load(several["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
     assert b"Best@k submission" in several["README.md"]
     assert b"pass@1" not in several["README.md"]
@@ -124,13 +124,13 @@ def changed(path: str, old: bytes, new: bytes) -> Callable[[Files], Files]:
         (changed("README.md", b"- [x] Is a pass", b"- [ ] Is a pass"), "unconfirmed statements"),
     ],
 )
-def test_what_is_missing_is_named(change: Callable[[Files], Files], finding: str) -> None:
-    findings = check_submission(FOLDER, change(made()).items())
-    assert any(finding in one for one in findings), findings
+def test_incomplete_submissions_have_findings(change: Callable[[Files], Files], finding: str) -> None:
+    findings = check_submission(FOLDER, change(folder()).items())
+    assert any(finding in text for text in findings), findings
 
 
-def test_instances_of_the_split_are_covered() -> None:
-    findings = check_submission("toy", made().items(), ["django__django-1", "django__django-2", "sympy-9"])
+def test_predictions_are_compared_with_the_instances_of_the_split() -> None:
+    findings = check_submission("toy", folder().items(), ["django__django-1", "django__django-2", "sympy-9"])
     assert findings == [
         "the folder is called 'toy'; call it YYYYMMDD_NAME",
         "1 instances of the split have no prediction, such as sympy-9",
@@ -139,7 +139,7 @@ def test_instances_of_the_split_are_covered() -> None:
 
 
 def test_lost_instances_count_as_unresolved() -> None:
-    split = {one.instance_id: one.repo for one in INSTANCES} | {"django__django-9": "django__django"}
+    split = {entry.instance_id: entry.repo for entry in INSTANCES} | {"django__django-9": "django__django"}
     files = dict(submission_files(INFO, INSTANCES, split))
     assert b"Resolved 1 of 4 instances (25.00%)" in files["README.md"]
     assert b"| django__django | 1 | 3 |" in files["README.md"]
@@ -162,10 +162,10 @@ def test_line_separators_inside_a_patch_do_not_end_a_line() -> None:
     line = {"instance_id": "flask-3", "model_name_or_path": "toy", "model_patch": "+ \u2028\x85x\n"}
     content = json.dumps(line, ensure_ascii=False).encode()
     findings = check_submission(FOLDER, [("all_preds.jsonl", content), ("trajs/flask-3.json", b"{}")])
-    assert not any("not a prediction" in one or "more than once" in one for one in findings), findings
+    assert not any("not a prediction" in text or "more than once" in text for text in findings), findings
     assert "flask-3 has no patch.diff and no test_output.txt in logs/" in findings
 
 
-def test_names_of_instances_stay_inside_the_folder() -> None:
+def test_hostile_names_of_instances_stay_inside_the_folder() -> None:
     hostile = replace(INSTANCES[0], instance_id="../../etc/x")
     assert not [path for path, _ in submission_files(INFO, [hostile]) if ".." in path.split("/")]
