@@ -1,4 +1,4 @@
-"""Patches that ``git apply`` refuses end as the official harness's own list of commands ends them."""
+"""Patches that ``git apply`` refuses: same results as those of the official harness's commands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def file(text: str | bytes, mode: int = REGULAR) -> FileState:
 
 
 def changed(text: str, **lines: str) -> str:
-    """``text`` with lines replaced: ``_3="new"``."""
+    """Return ``text`` with lines replaced, as by ``_3="new"``."""
     rows = text.split("\n")
     for number, line in lines.items():
         rows[int(number[1:])] = line
@@ -37,10 +37,10 @@ def changed(text: str, **lines: str) -> str:
 
 
 def harness_commands() -> list[str]:
-    found = importlib.util.find_spec("swebench")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("swebench")
+    if spec is None or not spec.submodule_search_locations:
         pytest.skip("swebench is not installed")
-    source = (Path(found.submodule_search_locations[0]) / "harness" / "run_evaluation.py").read_text()
+    source = (Path(spec.submodule_search_locations[0]) / "harness" / "run_evaluation.py").read_text()
     for node in parse_python(source).body:
         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "GIT_APPLY_CMDS":
             commands: list[str] = ast.literal_eval(node.value)
@@ -49,7 +49,7 @@ def harness_commands() -> list[str]:
 
 
 class Repository:
-    """A repository whose history holds ``base`` and whose tree is ``now``."""
+    """A repository with ``base`` in its history and ``now`` as its tree."""
 
     def __init__(self, folder: Path, base: Files, now: Files) -> None:
         self.folder = folder
@@ -77,11 +77,11 @@ class Repository:
 
     def blobs(self, patch: str) -> list[bytes]:
         names = [line.split()[1].split("..")[0] for line in patch.split("\n") if line.startswith("index ")]
-        found = [self.git("cat-file", "blob", name) for name in names]
-        return [done.stdout for done in found if done.returncode == 0]
+        results = [self.git("cat-file", "blob", name) for name in names]
+        return [result.stdout for result in results if result.returncode == 0]
 
     def official(self, patch: str) -> Files | None:
-        """What the harness's own commands make of the tree; None when all of them fail."""
+        """Return the tree after the harness's own commands, or None if all of them fail."""
         self.patch_file.write_bytes(patch.encode("utf-8", "surrogateescape"))
         for attempt, command in enumerate(harness_commands()):
             if attempt:
@@ -147,12 +147,12 @@ CASES: Mapping[str, tuple[Files, Files, str, bool]] = {
 }  # fmt: skip
 
 
-def test_the_commands_are_the_harness_own() -> None:
+def test_commands_equal_those_of_the_harness() -> None:
     assert list(HARNESS_COMMANDS) == harness_commands()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_end_is_that_of_the_harness(tmp_path: Path, name: str) -> None:
+def test_results_equal_those_of_the_harness(tmp_path: Path, name: str) -> None:
     base, now, patch, applies = CASES[name]
     repository = Repository(tmp_path / "repository", base, now)
     names = named_paths(patch)
@@ -177,14 +177,14 @@ def test_the_end_is_that_of_the_harness(tmp_path: Path, name: str) -> None:
     assert how
 
 
-def test_binary_files_that_are_left_out_are_named() -> None:
+def test_omitted_binary_files_are_named() -> None:
     before = {"a.py": file(BASE)}
     _, how = apply_as_harness(before, ADDED_STUB + MADE, names=["a.py", "p.png"])
     assert how == "1 binary files without their contents were left out of the patch: p.png"
 
 
 @pytest.mark.parametrize("name", ["../out.py", ".git/config", "sub/.GIT/hooks/post-commit", "/etc/x"])
-def test_nothing_outside_of_the_tree_is_reached(tmp_path: Path, name: str) -> None:
+def test_paths_outside_of_the_tree_are_refused(tmp_path: Path, name: str) -> None:
     patch = MADE.replace("a/a.py", f"a/{name}").replace("b/a.py", f"b/{name}")
     with pytest.raises(PatchError):
         apply_as_harness({name: file(BASE)}, patch, names=[name])

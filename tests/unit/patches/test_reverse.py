@@ -1,4 +1,4 @@
-"""Patches turned around undo what they did, whatever git puts into them."""
+"""Reversed patches undo every kind of change that git writes."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def state(lines: list[str], *, end: bool = True, mode: int = 0o100644) -> FileSt
 
 
 def undone(before: Tree, after: Tree) -> Tree:
-    changed, gone = apply_patch(after, reverse_patch(diff_trees(before, after)))
-    return {path: found for path, found in {**after, **changed}.items() if path not in gone}
+    changed, deleted = apply_patch(after, reverse_patch(diff_trees(before, after)))
+    return {path: file for path, file in {**after, **changed}.items() if path not in deleted}
 
 
 def contents(tree: Tree) -> dict[str, tuple[int, bytes]]:
-    return {path: (found.git_mode, found.data) for path, found in tree.items()}
+    return {path: (file.git_mode, file.data) for path, file in tree.items()}
 
 
 @given(old=TEXTS, new=TEXTS, ends=st.tuples(st.booleans(), st.booleans()))
 @settings(max_examples=40, deadline=None)
-def test_any_change_of_a_text_is_undone(old: list[str], new: list[str], ends: tuple[bool, bool]) -> None:
+def test_random_changes_of_a_text_are_undone(old: list[str], new: list[str], ends: tuple[bool, bool]) -> None:
     before, after = {"p/a b.py": state(old, end=ends[0])}, {"p/a b.py": state(new, end=ends[1])}
     if before != after:
         assert contents(undone(before, after)) == contents(before)
@@ -53,7 +53,7 @@ def test_any_change_of_a_text_is_undone(old: list[str], new: list[str], ends: tu
         ({"ä.py": state(["a"])}, {"ä.py": state(["b"])}),
     ],
 )
-def test_new_gone_and_changed_files_are_undone(before: Tree, after: Tree) -> None:
+def test_new_deleted_and_changed_files_are_undone(before: Tree, after: Tree) -> None:
     assert contents(undone(before, after)) == contents(before)
 
 
@@ -62,8 +62,8 @@ def test_renames_are_undone() -> None:
         "diff --git a/old.py b/new.py\nsimilarity index 50%\nrename from old.py\nrename to new.py\n"
         "index 1111111..2222222 100644\n--- a/old.py\n+++ b/new.py\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n"
     )
-    changed, gone = apply_patch({"new.py": state(["a", "c"])}, reverse_patch(patch))
-    assert (contents(changed), gone) == (contents({"old.py": state(["a", "b"])}), ("new.py",))
+    changed, deleted = apply_patch({"new.py": state(["a", "c"])}, reverse_patch(patch))
+    assert (contents(changed), deleted) == (contents({"old.py": state(["a", "b"])}), ("new.py",))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +76,6 @@ def test_renames_are_undone() -> None:
         "diff --git a/x b/x\nindex 1..2\nGIT binary patch\nliteral 1\n",
     ],
 )
-def test_what_cannot_be_turned_around_is_refused(patch: str) -> None:
+def test_irreversible_patches_are_refused(patch: str) -> None:
     with pytest.raises(PatchError):
         reverse_patch(patch)

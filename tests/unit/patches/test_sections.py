@@ -1,4 +1,4 @@
-"""Patches as text: making, taking apart, filtering by path."""
+"""Patches as text: creation, splitting, filtering by path."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.patches.sections import count_changed_lines, keep_files, patch_hash,
         ("x\x0c\u2028y\nb\n", "x\x0c\u2028y\nc\n"),
     ],
 )
-def test_git_applies_what_was_made(tmp_path: Path, before: str, after: str) -> None:
+def test_git_applies_diffs_of_texts(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "f.py"
     file.write_bytes(before.encode())
     patch = diff_texts("f.py", before, after)
@@ -41,7 +41,7 @@ def test_parts_keep_their_text_and_name_every_path() -> None:
     assert (kept, dropped) == (patch.removesuffix(rename), ["old.py", "tests/new.py"]), "one name is enough"
 
 
-def test_a_file_without_gits_header_is_a_part_of_its_own() -> None:
+def test_a_file_without_a_git_header_is_a_separate_part() -> None:
     first, bare = (
         diff_texts("a.py", "x\n", "y\n"),
         "--- a/conftest.py\n+++ b/conftest.py\n@@ -0,0 +1 @@\n+x\n",
@@ -51,7 +51,7 @@ def test_a_file_without_gits_header_is_a_part_of_its_own() -> None:
         assert (kept, dropped) == (first, ["conftest.py"])
 
 
-def test_the_hash_ignores_blob_hashes_but_not_content() -> None:
+def test_the_patch_hash_ignores_blob_hashes_but_not_content() -> None:
     patch = diff_texts("a.py", "x\n", "y\n")
     with_index = patch.replace("--- a", "index 1234567..89abcde 100644\n--- a")
     assert patch_hash(with_index) == patch_hash(patch + "\n")

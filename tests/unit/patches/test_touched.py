@@ -1,4 +1,4 @@
-"""Paths that a patch is said to touch are those that change, whatever it looks like; all readers agree."""
+"""Touched paths of honest and hostile patches: nothing else changes, and all readers agree."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def some_tree(generator: random.Random) -> Tree:
 
 
 def with_renames(generator: random.Random, tree: Tree) -> str:
-    """Renames and copies of files, which ``diff_trees`` never writes."""
+    """Return renames and copies of files, which ``diff_trees`` never writes."""
     parts = []
     plain = [name for name in tree if name.isascii() and name.isprintable() and not set(name) & set('"\\')]
     for name in plain[:2]:
@@ -109,10 +109,10 @@ def some_patch(generator: random.Random) -> tuple[Tree, str]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_touched_paths_are_those_that_change(seed: int) -> None:
-    """Hundreds of patches, honest and mangled: what applies changes nothing but what was named.
+def test_touched_paths_include_all_that_change(seed: int) -> None:
+    """Apply honest and mangled patches: only touched paths may change.
 
-    The readers of text agree with git on what git wrote.
+    Readers of patch text agree with git on patches that git wrote.
     """
     generator = random.Random(seed)
     counts = {"applied": 0, "refused": 0}
@@ -142,7 +142,7 @@ def test_touched_paths_are_those_that_change(seed: int) -> None:
         if number % 5 == 0:
             few = apply_patch({name: before[name] for name in names if name in before}, patch)
             assert (few.files, few.deleted) == (changes.files, changes.deleted), "more than the named files"
-        # What is named and stays as it is, is read: the source of a copy; a submodule is no file.
+        # Touched paths that do not change are only read, as sources of copies; a submodule is no file.
         unchanged = set(names) - set(changes.paths)
         assert unchanged <= {*before} or "mode 160000" in patch or "copy" in patch, patch
     assert min(counts.values()) > 0
@@ -158,13 +158,13 @@ def test_touched_paths_are_those_that_change(seed: int) -> None:
         f"--- a/x\n+++ b/x\n@@ -{'9' * 5000} +1 @@\n+x",
     ],
 )
-def test_headers_that_cost_time_squared_are_refused(line: str) -> None:
+def test_headers_of_quadratic_cost_are_refused(line: str) -> None:
     with pytest.raises(PatchError):
         parse_patch(f"{line}\n" * 3)
 
 
 def binary(data: bytes, claimed: int | None = None) -> str:
-    """A git binary patch that adds ``a.bin``, made by hand."""
+    """Return a handmade git binary patch that adds ``a.bin``."""
     packed = zlib.compress(data, 9)
     rows = [packed[start : start + 52] for start in range(0, len(packed), 52)]
     lengths = [chr(64 + len(row)) if len(row) <= 26 else chr(70 + len(row)) for row in rows]
@@ -185,10 +185,10 @@ def binary(data: bytes, claimed: int | None = None) -> str:
     ("module", "limit", "size"),
     [(commands, "FILE_BYTES", 8 << 20), (commands, "MEMORY_BYTES", 64 << 20), (trees, "MAX_BYTES", 8 << 20)],
 )
-def test_a_binary_literal_that_inflates_is_stopped(
+def test_an_inflating_binary_literal_is_refused(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, limit: str, size: int
 ) -> None:
-    """A small patch of a large file: refused by the size of a file, of memory, or of the whole tree."""
+    """A small patch of a large file exceeds the limit of a file, of memory, or of the whole tree."""
     data = b"\0" * (48 << 20)
     patch = binary(data)
     assert len(patch) < len(data) // 500
@@ -200,18 +200,18 @@ def test_a_binary_literal_that_inflates_is_stopped(
 
 
 @pytest.mark.parametrize("claimed", [10, 1 << 40, (1 << 63) - 1])
-def test_a_binary_literal_of_another_size_than_it_says_is_refused(claimed: int) -> None:
+def test_a_binary_literal_with_a_wrong_size_is_refused(claimed: int) -> None:
     with pytest.raises(PatchError):
         apply_patch({}, binary(b"\0" * 1000, claimed))
 
 
-def test_a_command_that_never_ends_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_command_is_killed_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(commands, "DEADLINE_S", 0.2)
     with commands.private_folder() as name, pytest.raises(HostError, match="took more than 0.2 s"):
         commands.run_git(Path(name), "-c", "alias.wait=!sleep 600", "wait")
 
 
-def test_processor_time_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_processor_time_of_commands_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "patch").write_text("#!/bin/sh\nwhile :; do :; done\n")
     (tmp_path / "patch").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -221,7 +221,7 @@ def test_processor_time_is_limited(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
-def test_a_full_disk_is_no_fault_of_the_patch(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_full_disk_is_a_host_error(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def full(_path: Path, _state: FileState) -> None:
         raise OSError(code, os.strerror(code))
 
@@ -230,7 +230,7 @@ def test_a_full_disk_is_no_fault_of_the_patch(monkeypatch: pytest.MonkeyPatch, c
         apply_patch({"a": FileState(0o100644, b"")}, new_file("b", "b\n"))
 
 
-def test_git_that_had_no_room_is_no_fault_of_the_patch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_git_failure_on_a_full_disk_is_a_host_error(monkeypatch: pytest.MonkeyPatch) -> None:
     missing = new_file("a/b", "b\n").replace("b\n", "b")
     with pytest.raises(PatchError):
         apply_patch({}, missing)
@@ -240,7 +240,7 @@ def test_git_that_had_no_room_is_no_fault_of_the_patch(monkeypatch: pytest.Monke
         apply_patch({}, missing)
 
 
-def test_a_submodule_is_no_file() -> None:
+def test_a_submodule_adds_no_file() -> None:
     head = "diff --git a/sub b/sub\nnew file mode 160000\n--- /dev/null\n+++ b/sub\n"
     assert apply_patch({}, f"{head}@@ -0,0 +1 @@\n+Subproject commit {'1' * 40}\n").paths == []
 

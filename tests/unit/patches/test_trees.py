@@ -60,7 +60,7 @@ def test_added_and_deleted_files_have_the_usual_headers() -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", ".git/hooks/pre-commit"])
-def test_names_that_lead_out_are_refused(name: str) -> None:
+def test_patches_of_paths_outside_the_tree_are_refused(name: str) -> None:
     patch = f"diff --git a/{name} b/{name}\nnew file mode 100644\n"
     patch += f"--- /dev/null\n+++ b/{name}\n@@ -0,0 +1 @@\n+x\n"
     with pytest.raises(PatchError):
@@ -68,7 +68,7 @@ def test_names_that_lead_out_are_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["../outside", "/outside", "a/../../outside", "a//b", "."])
-def test_no_name_leads_out_of_the_hosts_own_folder(name: str) -> None:
+def test_file_states_outside_the_working_folder_are_refused(name: str) -> None:
     with pytest.raises(PatchError, match="no file can be at"):
         diff_trees({}, {name: regular(b"x\n")})
     with pytest.raises(PatchError, match="no file can be at"):
@@ -82,7 +82,7 @@ def test_no_file_is_written_through_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 1900])
-def test_a_path_through_very_many_folders_is_refused(depth: int) -> None:
+def test_a_path_through_too_many_folders_is_refused(depth: int) -> None:
     name = "a/" * depth + "f"
     with pytest.raises(PatchError, match=f"a path through {depth} folders"):
         diff_trees({}, {name: regular(b"x\n")})
@@ -110,8 +110,8 @@ def test_a_patch_of_too_many_files_is_refused_before_anything_is_written(
             read(patch)
 
 
-def test_text_and_binary_files_are_told_apart_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ten times the files take about ten times the time, not a hundred times."""
+def test_binary_files_are_detected_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten times the files take about ten times the time."""
     monkeypatch.setattr("engine.patches.diff._diff", lambda *_: "")
 
     def seconds(count: int) -> float:
