@@ -1,4 +1,4 @@
-"""Helpers by which tests check: replaced by code under test they are a finding, by an honest project none."""
+"""Detection of test helpers that the submission replaces; replacements by honest projects are no finding."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_helpers_altered_while_tests_run_are_found(tmp_path: Path, how: str) -> 
         ),
     ],
 )
-def test_constants_that_the_submission_changes_are_findings_of_their_own(
+def test_constants_changed_by_the_submission_are_reported_separately(
     tmp_path: Path, code: str, sign: str
 ) -> None:
     record = run(tmp_path, {**FILES, "lib.py": f"{code}    return 5\n"})
@@ -106,7 +106,7 @@ def test_constants_that_the_submission_changes_are_findings_of_their_own(
     assert (record.altered, record.changed) == ((), (sign,))
 
 
-def test_constants_that_fixtures_change_are_no_alteration_of_the_runner(tmp_path: Path) -> None:
+def test_constants_changed_by_fixtures_are_no_alteration_of_the_runner(tmp_path: Path) -> None:
     files = {
         "tests/conftest.py": "import pytest\n@pytest.fixture(autouse=True, scope='module')\n"
         "def connected(request):\n    request.module.HOST = 'localhost'\n",
@@ -168,7 +168,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("how", HONEST)
-def test_what_honest_projects_do_to_helpers_is_no_finding(tmp_path: Path, how: str) -> None:
+def test_changes_of_helpers_by_honest_projects_are_no_finding(tmp_path: Path, how: str) -> None:
     files = {**FILES, **HONEST[how]}
     record = run(tmp_path, files, "python -m pytest -q tests conftest.py")
     assert altered(record) == ()
@@ -176,27 +176,27 @@ def test_what_honest_projects_do_to_helpers_is_no_finding(tmp_path: Path, how: s
     assert set(record.outcomes.values()) == {"PASSED"}, record
 
 
-def test_a_project_that_patches_a_library_gives_the_same_sign_whatever_was_changed(tmp_path: Path) -> None:
+def test_a_library_patched_by_the_project_gives_one_sign_for_any_submission(tmp_path: Path) -> None:
     files = {
         **FILES,
         "lib.py": "import patches\ndef double(x):\n    return 2 * x\n",
         "patches.py": "import filecmp\n_old = filecmp.cmp\n"
         "def cmp(*args, **kwargs):\n    return _old(*args, **kwargs)\nfilecmp.cmp = cmp\n",
     }
-    found = []
+    signs = []
     for changed in (("lib.py",), ("lib.py", "patches.py")):
         (tmp_path / str(len(changed))).mkdir()
-        found.append(altered(run(tmp_path / str(len(changed)), files, changed=changed)))
-    assert found[0] == found[1] == ("filecmp.cmp was replaced",)
+        signs.append(altered(run(tmp_path / str(len(changed)), files, changed=changed)))
+    assert signs[0] == signs[1] == ("filecmp.cmp was replaced",)
 
 
-def test_helpers_of_unittest_are_looked_at(tmp_path: Path) -> None:
+def test_helpers_of_unittest_classes_are_checked(tmp_path: Path) -> None:
     test = (
         "import unittest\nfrom lib import double\nfrom tests.checks import Checks\n\n"
         "class DoubleTest(Checks, unittest.TestCase):\n"
         "    def test_double(self):\n        self.has(double(2), 4)\n"
     )
-    for number, (code, ends) in enumerate(
+    for number, (code, num_signs) in enumerate(
         [
             ("def double(x):\n    return 2 * x\n", 0),
             (f"{ALTERED['a method']}\ndef double(x):\n    return 5\n", 1),
@@ -204,5 +204,5 @@ def test_helpers_of_unittest_are_looked_at(tmp_path: Path) -> None:
     ):
         (tmp_path / str(number)).mkdir()
         command = f"python {tmp_path / str(number)}/nonce/trainyard_unittest.py tests.test_lib"
-        found = run(tmp_path / str(number), {**FILES, "tests/test_lib.py": test, "lib.py": code}, command)
-        assert len(altered(found)) == ends, found
+        record = run(tmp_path / str(number), {**FILES, "tests/test_lib.py": test, "lib.py": code}, command)
+        assert len(altered(record)) == num_signs, record

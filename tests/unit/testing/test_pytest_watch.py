@@ -1,4 +1,4 @@
-"""The witness, the recorder and the guard around a real pytest: honest projects leave clean records."""
+"""The witness, the recorder and the guard around a real pytest, with honest projects."""
 
 from __future__ import annotations
 
@@ -152,14 +152,14 @@ HONEST = {
 
 
 @pytest.mark.parametrize("name", HONEST)
-def test_honest_projects_are_clean(tmp_path: Path, name: str) -> None:
+def test_honest_projects_have_clean_records(tmp_path: Path, name: str) -> None:
     record = run(tmp_path, HONEST[name])
     assert record is not None
     assert (record.altered, record.exit_status) == ((), 0)
     assert "PASSED" in record.outcomes.values()
 
 
-def test_a_plugin_that_changes_the_runner_is_clean_where_it_is_installed(tmp_path: Path) -> None:
+def test_an_installed_plugin_that_changes_the_runner_is_no_finding(tmp_path: Path) -> None:
     plugin = "lib/python3/site-packages/pytest_changes.py"
     command = f"PYTHONPATH=$PYTHONPATH:{Path(plugin).parent} python -m pytest -q -p pytest_changes tests"
     record = run(tmp_path, {plugin: PLUGIN}, command)
@@ -187,7 +187,7 @@ USES_PLUGIN = "from aio import pytest_plugin\npytest_plugins = ['aio.pytest_plug
 OWN_PLUGIN = {"aio/pytest_plugin.py": PLUGIN_OF_PROJECT, "conftest.py": USES_PLUGIN, "aio/__init__.py": ""}
 
 
-def test_a_plugin_of_the_project_counts_where_the_submission_changed_it(tmp_path: Path) -> None:
+def test_a_plugin_of_the_project_counts_only_if_the_submission_changed_it(tmp_path: Path) -> None:
     command = "cd tests && python -m pytest -q ."
     for name, changed in (("other", "lib.py"), ("plugin", "aio/pytest_plugin.py")):
         (tmp_path / name).mkdir()
@@ -207,7 +207,7 @@ def test_sessions_before_the_tests_begin_do_not_count(tmp_path: Path) -> None:
     assert run(tmp_path, {}, begin="printf guessed > ../nonce/begin") is None
 
 
-def test_of_several_sessions_one_that_did_not_end_is_told(tmp_path: Path) -> None:
+def test_an_unfinished_session_among_several_is_reported(tmp_path: Path) -> None:
     files = {"tests/test_dies.py": "import os\ndef test_dies(): os._exit(0)\n"}
     record = run(
         tmp_path, files, "python -m pytest -q tests/test_dies.py; python -m pytest -q tests/test_lib.py"

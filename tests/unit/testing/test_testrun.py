@@ -1,4 +1,4 @@
-"""From JUnit reports to outcomes of node ids, against a real pytest."""
+"""Outcomes of node ids from JUnit reports of a real pytest."""
 
 from __future__ import annotations
 
@@ -79,30 +79,30 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> TestRun:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_outcome_and_exception_of(report: TestRun, name: str) -> None:
+def test_outcomes_and_exceptions_are_read_from_the_report(report: TestRun, name: str) -> None:
     case = report.case(f"sub/test_a.py::{name}")
     assert (case.outcome, case.exception) == EXPECTED[name]
 
 
-def test_every_collected_test_is_found_whatever_its_parameters(report: TestRun) -> None:
+def test_every_collected_test_is_found_with_any_parameters(report: TestRun) -> None:
     assert len(report.ids) == len(EXPECTED) + 7
     assert TestOutcome.MISSING not in report.outcomes(report.ids).values()
 
 
-def test_a_required_test_that_did_not_report_is_missing(report: TestRun) -> None:
+def test_an_unreported_required_test_is_missing(report: TestRun) -> None:
     assert report.case("sub/test_a.py::test_gone").outcome is TestOutcome.MISSING
 
 
-def test_of_two_entries_for_one_test_the_worse_counts() -> None:
+def test_the_worse_of_two_entries_for_one_test_counts() -> None:
     entry = '<testcase classname="a" name="t"/>'
     failed = '<testcase classname="a" name="t"><failure message="x"/></testcase>'
     for xml in (entry + failed, failed + entry):
         assert parse_junit(f"<s>{xml}</s>")[("a", "t")].outcome is TestOutcome.FAILED
 
 
-def test_addresses_follow_pytest() -> None:
+def test_junit_addresses_follow_pytest() -> None:
     assert junit_address("tests/test_a.py::TestX::test_y[a::b]") == ("tests.test_a.TestX", "test_y[a::b]")
 
 
-def test_the_command_quotes_node_ids() -> None:
+def test_the_driver_command_quotes_node_ids() -> None:
     assert driver_command(["t.py::test[a b;$(x)]"], ["."]).endswith("-- 't.py::test[a b;$(x)]'")
