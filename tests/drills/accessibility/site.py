@@ -1,4 +1,4 @@
-"""A site with everything on it: runs of each kind and state, and the addresses of all its pages."""
+"""A site with runs of each kind and state, and the addresses of all its pages."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ LONG_ROLLOUT, IMPORTED_ROLLOUT = 90, 91
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What ``make_site`` made."""
+    """Objects created by ``make_site``."""
 
     yard: Yard
     runs: Mapping[str, Run]
-    """By what is special about them."""
+    """Runs by a label, e.g. ``failed`` or ``evaluated again``."""
 
 
 def make_site() -> Site:
@@ -50,7 +50,7 @@ def make_site() -> Site:
     add_rollouts(yard)
     hostile_news(yard)
     first, second = evaluated(yard.tasks, FIRST), evaluated(yard.tasks, SECOND)
-    found = {
+    labelled_runs = {
         "evaluated": first,
         "evaluated again": second,
         "verifier": scored(first, yard.tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: None}),
@@ -62,11 +62,11 @@ def make_site() -> Site:
     endpoints.save(
         name="hosted", address="https://api.example.org/v1", key="sk-an-example-key-4321", note="judges"
     )
-    return Site(yard, found)
+    return Site(yard, labelled_runs)
 
 
 def add_rollouts(yard: Yard) -> None:
-    """A long rollout with terminal colours, an imported one, and the run's engines."""
+    """Add a long rollout with terminal colours, an imported one, and reports of the run's engines."""
     stream = yard.stream
     long, imported = yard.ref(0, 0, LONG_ROLLOUT), yard.ref(0, 0, IMPORTED_ROLLOUT)
     stream.add("trajectory_started", ref=long, sandbox_id="s")
@@ -105,7 +105,7 @@ def replica(name: str, second: int, **fields: Any) -> dict[str, Any]:
 
 
 def imported_dataset() -> Dataset:
-    """A dataset as an import leaves it, with rows left out."""
+    """Create a dataset with the records of an import that left rows out."""
     counts = {"read": 130, "imported": 9, "rejected": 120, "duplicates": 0, "excluded": 1, "ungradable": 2}
     record: dict[str, Any] = {"format": "r2e-gym", "source": "hf:R2E-Gym/R2E-Gym-Subset", "counts": counts}
     record["excluded_by"] = {"decontamination:repository": 1}
@@ -135,10 +135,10 @@ def imported_dataset() -> Dataset:
 
 
 def runs_by_state() -> dict[str, Run]:
-    """A run in each state that is neither running nor succeeded."""
-    found = {state: make_run(name=f"a {state} run") for state in ("draft", "queued")}
-    runs.start(run=found["queued"])
-    found["starting"] = launched(make_run(name="a starting run"))[0]
+    """Create a run in each state except running and succeeded."""
+    created = {state: make_run(name=f"a {state} run") for state in ("draft", "queued")}
+    runs.start(run=created["queued"])
+    created["starting"] = launched(make_run(name="a starting run"))[0]
     for state in ("paused", "stopping", "stopped", "failed"):
         run, claim = launched(make_run(name=f"a {state} run"))
         stream = Stream(epoch=claim.epoch)
@@ -156,13 +156,13 @@ def runs_by_state() -> dict[str, Run]:
                 "run_finished", state=state, reason="out of memory: 3 GiB were asked for, 1 GiB was free"
             )
         post(claim, stream, len(stream.lines) - 1)
-        found[state] = run
-    return found
+        created[state] = run
+    return created
 
 
 def runs_by_kind() -> dict[str, Run]:
-    """A run of each kind that the others are not of."""
-    found = {"collection": going(made())[0]}
+    """Create a run of each remaining kind."""
+    created = {"collection": going(made())[0]}
     recipes = {"sft": "quickstart-sft", "improve": "quickstart-improve", "curate": "quickstart-dataset"}
     recipes["validate"], recipes["oracle"] = "validate-dataset", "quickstart-oracle"
     for name, recipe in recipes.items():
@@ -172,19 +172,19 @@ def runs_by_kind() -> dict[str, Run]:
         stream.add("run_progress", message="tasks", done=3, total=9)
         stream.add("run_finished", state="succeeded", summary={"tasks": 9, "dataset": "quickstart"})
         post(claim, stream)
-        found[name] = run
+        created[name] = run
     folder = Path(settings.TRAINYARD_HOME) / "imports"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").touch()
-    found["import"] = dataset_runs.launch_import(format="swe-bench", source="a.jsonl", name="d")
-    return found
+    created["import"] = dataset_runs.launch_import(format="swe-bench", source="a.jsonl", name="d")
+    return created
 
 
 def addresses(site: Site) -> dict[str, str]:
-    """Return the addresses of the pages by a name of what they show."""
-    yard, found = site.yard, site.runs
+    """Return the address of each page by a descriptive name."""
+    yard, labelled_runs = site.yard, site.runs
     run, key, dataset = yard.run.pk, yard.tasks[0].key, f"/datasets/{yard.dataset.name}"
-    first, second = found["evaluated"].pk, found["evaluated again"].pk
+    first, second = labelled_runs["evaluated"].pk, labelled_runs["evaluated again"].pk
     report, pair = (
         f"/evaluations/{first}/eval:heldout/0/",
         f"first={first}:eval:heldout:0&second={second}:eval:heldout:0",
@@ -203,10 +203,10 @@ def addresses(site: Site) -> dict[str, str]:
             for name in ("quickstart", "deepswe-32b", "collect", "fine-tune", "verify")
         },
         "clone": f"/runs/new/?clone={run}",
-        "runs compared": f"/runs/compare/?runs={run},{found['failed'].pk}",
+        "runs compared": f"/runs/compare/?runs={run},{labelled_runs['failed'].pk}",
         "no runs compared": "/runs/compare/",
         **{f"run {tab}": f"/runs/{run}/?tab={tab}" for tab in TABS},
-        **{f"run, {name}": f"/runs/{one.pk}/" for name, one in found.items()},
+        **{f"run, {name}": f"/runs/{other_run.pk}/" for name, other_run in labelled_runs.items()},
         "evaluations": f"/runs/{first}/?tab=evaluation",
         "iteration": f"/runs/{run}/train/0/",
         "iteration of an evaluation": f"/runs/{first}/eval:heldout/0/",

@@ -1,4 +1,4 @@
-"""What people do on pages, with the keyboard alone: Tab reaches every control, the focus is never lost."""
+"""Operation of pages by keyboard alone: Tab reaches every control, and the focus is never lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_STOPS = 120
 
 
 def reach(page: Page, name: str) -> None:
-    """Press Tab until the focus is on the control of this name, which shows it."""
+    """Press Tab until the control with this name has the focus and a visible focus ring."""
     for _ in range(MOST_STOPS):
         page.keyboard.press("Tab")
         label, ring = page.evaluate(FOCUSED)
@@ -33,7 +33,7 @@ def press(page: Page, name: str, key: str = "Enter") -> None:
     page.keyboard.press(key)
 
 
-def test_a_run_is_made_and_edited(page: Page) -> None:
+def test_runs_can_be_created_and_edited_by_keyboard(page: Page) -> None:
     aside(make_yard, iterations=1, group_size=2)
     page.goto("/runs/")
     press(page, "Skip to content")
@@ -47,7 +47,7 @@ def test_a_run_is_made_and_edited(page: Page) -> None:
     page.keyboard.type("by keyboard")
     press(page, "Save as draft")
     expect(page.locator("h1")).to_contain_text("by keyboard")
-    page.wait_for_load_state()  # its scripts open the dialog
+    page.wait_for_load_state()  # the page's scripts open the dialog
     press(page, "Edit")
     expect(page.locator("#edit-name")).to_be_focused()
     page.keyboard.press("Escape")
@@ -59,7 +59,7 @@ def test_a_run_is_made_and_edited(page: Page) -> None:
     expect(page.locator("h1")).to_contain_text("by keyboard, renamed")
 
 
-def test_a_failed_trajectory_is_found(page: Page) -> None:
+def test_failed_trajectories_can_be_found_by_keyboard(page: Page) -> None:
     aside(make_yard, iterations=1, group_size=2)
     page.goto("/")
     page.keyboard.press("/")

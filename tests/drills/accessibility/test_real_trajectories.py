@@ -1,7 +1,7 @@
 """Imported trajectories of other agents: their pages violate no guideline and do not scroll sideways.
 
-What the sample files say is what no builder thinks of: R2E-Gym's runs of many steps with XML calls, native
-calls of SWE-agent, its demonstration without calls, and mini-SWE-agent's shell blocks.
+The sample files have content that no builder covers: R2E-Gym's long rollouts with XML calls, SWE-agent's
+native calls and its demonstration without calls, and mini-SWE-agent's shell blocks.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ pytestmark = [
 
 
 def messages_of(path: Path) -> list[object]:
-    """The messages of a file of SWE-agent (``history``) or mini-SWE-agent (a list)."""
+    """Return the messages of a file of SWE-agent (``history``) or mini-SWE-agent (a list)."""
     document = json.loads(path.read_text(encoding="utf-8"))
-    found = document["history"] if isinstance(document, dict) else document
-    assert isinstance(found, list)
-    return found
+    messages = document["history"] if isinstance(document, dict) else document
+    assert isinstance(messages, list)
+    return messages
 
 
 def imported(folder: Path) -> dict[str, str]:
-    """Import the files; returns the addresses of their runs, of a group and of each trajectory."""
+    """Import the files; return the addresses of their runs, of a group and of each trajectory."""
     r2e, conversations = folder / "r2e.jsonl", folder / "conversations.jsonl"
     with (DATA / "r2e_gym" / "trajectories.jsonl").open(encoding="utf-8") as lines:
         r2e.write_text("".join(islice(lines, MOST_OF_R2E)), encoding="utf-8")
@@ -54,12 +54,12 @@ def imported(folder: Path) -> dict[str, str]:
     )
     run_command("trajectories", "import", r2e, "--format", "r2e-gym")
     run_command("trajectories", "import", conversations, "--format", "conversations")
-    found = {f"run {run.name}": run_url(run) for run in Run.objects.all()}
-    for one in Trajectory.objects.select_related("run"):
-        group = (one.run_id, one.phase, one.iteration, one.task_key)
-        found[f"trajectory {one.run.name} {one.pk}"] = trajectory_url(*group, one.index)
-        found["group"] = group_url(*group)
-    return found
+    addresses = {f"run {run.name}": run_url(run) for run in Run.objects.all()}
+    for row in Trajectory.objects.select_related("run"):
+        group = (row.run_id, row.phase, row.iteration, row.task_key)
+        addresses[f"trajectory {row.run.name} {row.pk}"] = trajectory_url(*group, row.index)
+        addresses["group"] = group_url(*group)
+    return addresses
 
 
 def signed_in() -> str:
@@ -68,7 +68,7 @@ def signed_in() -> str:
     return client.cookies[settings.SESSION_COOKIE_NAME].value
 
 
-def test_pages_of_real_trajectories_fit_and_violate_no_guideline(
+def test_pages_of_real_trajectories_violate_no_guideline_and_do_not_scroll_sideways(
     context: BrowserContext, page: Page, server: str, tmp_path: Path
 ) -> None:
     addresses = aside(imported, tmp_path)

@@ -47,23 +47,23 @@ OPENED: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "new token": ("tokens", create_token),
     "refused form": ("import", lambda page: page.get_by_role("button", name="Start the import").click()),
 }
-"""What people open on a page, by the page's name."""
+"""Menus, dialogs and forms: the name of the page and the action that opens each."""
 
 
 def pages_without_an_entry(site: Site) -> list[str]:
-    """Return the names of the addresses that answer with a whole page and that nobody walks."""
+    """Return the names of URL patterns that serve a whole page and are missing from the walk."""
     walked = [resolve(urlsplit(address).path).func for address in [*addresses(site).values(), SIGN_IN]]
     client = Client()
     client.force_login(User.objects.get(username="admin"))
-    found = []
+    missing = []
     for pattern in patterns():
         if pattern.callback in walked:
             continue
         response = client.get(reverse(str(pattern.name), kwargs=arguments(pattern, site.yard)))
         is_text = response.status_code == 200 and not response.streaming
         if is_text and b"</html>" in response.content:
-            found.append(str(pattern.name))
-    return found
+            missing.append(str(pattern.name))
+    return missing
 
 
 def error_page(template: str) -> str:
@@ -73,7 +73,7 @@ def error_page(template: str) -> str:
 
 
 def prepared() -> tuple[Site, str]:
-    """Build the site and sign an administrator in; returns it and the session."""
+    """Build the site and sign in an administrator; return the site and the session key."""
     client = Client()
     client.force_login(make_user("admin", Role.ADMIN))
     return make_site(), client.cookies[settings.SESSION_COOKIE_NAME].value
@@ -86,19 +86,18 @@ def test_no_page_violates_the_guidelines_or_scrolls_sideways(
     assert aside(pages_without_an_entry, site) == []
     public = Walk(browser.new_page(base_url=server))
     public.visit("sign-in", SIGN_IN)
-    public.page.route(
-        "**/healthz", lambda route: route.abort()
-    )  # the page of an outage would leave when it is over
+    # The outage page reloads once the health check succeeds.
+    public.page.route("**/healthz", lambda route: route.abort())
     for template in ERRORS:
         served = partial(Route.fulfill, body=aside(error_page, template), content_type="text/html")
         public.page.route(f"**/{template}", served)
         public.visit(template.replace("/", " "), f"/{template}")
     public.page.close()
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": server}])
-    walk, found = Walk(page), addresses(site)
-    for name, address in found.items():
+    walk, urls = Walk(page), addresses(site)
+    for name, address in urls.items():
         walk.visit(name, address)
-    for name, (of, act) in OPENED.items():
-        walk.visit(name, found[of], act)
+    for name, (page_name, act) in OPENED.items():
+        walk.visit(name, urls[page_name], act)
     findings = public.findings + walk.findings
     assert not findings, "\n".join(findings)
