@@ -1,4 +1,4 @@
-"""The data folder of the runs that are killed."""
+"""Data folder of the runs to kill."""
 
 from __future__ import annotations
 

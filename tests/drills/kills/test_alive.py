@@ -1,4 +1,4 @@
-"""Each service is killed during a run, ours and other people's: the run succeeds, nothing lost or doubled."""
+"""Embedded and external services killed during a run: it succeeds, nothing is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
 
 
 def postgres_backend(line: Line) -> psutil.Process:
-    """A process of the database server that serves a connection."""
+    """Return a process of the database server that serves a connection."""
     postmaster = line.stack.processes["postgresql"].process
     assert postmaster is not None
     backends = [
@@ -51,7 +51,7 @@ def assert_success(line: Line, run: int) -> None:
     assert sandboxes_left(line, run) == []
 
 
-def test_every_service_is_killed_during_one_run(line: Line) -> None:
+def test_run_survives_a_kill_of_every_service(line: Line) -> None:
     run = line.launch(**{"trainer.iterations": ITERATIONS})
     line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
     for name in ("postgresql", "redis", "web", "worker", "beat"):
@@ -66,13 +66,13 @@ def test_every_service_is_killed_during_one_run(line: Line) -> None:
     assert {row["name"]: row["state"] for row in health["services"]} == dict.fromkeys(
         ("postgresql", "redis", "web", "worker", "beat"), "up"
     )
-    # The worker and the scheduler are at work again: a second run is launched and ends.
+    # The restarted worker and scheduler launch a second run, which succeeds.
     second = line.launch(**{"trainer.iterations": 1})
     line.until(lambda: line.state(second) in TERMINAL, "the end of the second run", seconds=280.0)
     assert line.state(second) == "succeeded"
 
 
-def test_servers_of_others_that_go_away_and_come_back_are_survived(tmp_path: Path) -> None:
+def test_run_survives_outages_of_external_postgresql_and_redis(tmp_path: Path) -> None:
     postgres = EmbeddedPostgres(tmp_path / "postgres", port=reserved_port(), password="theirs")
     redis = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="theirs")
     try:
@@ -90,9 +90,9 @@ def test_servers_of_others_that_go_away_and_come_back_are_survived(tmp_path: Pat
                 line.until(lambda service=service: service.status.state is ServiceState.DOWN, f"{name} down")  # type: ignore[misc]
                 before = spool.stat().st_size
                 line.until(lambda before=before: spool.stat().st_size > before, "the run to go on")  # type: ignore[misc]
-                answer = httpx.get(f"{line.stack.url}healthz", timeout=60)
-                assert answer.status_code == (503 if name == "postgresql" else 200)
-                assert {row["name"]: row["state"] for row in answer.json()["services"]}[name] == "down"
+                response = httpx.get(f"{line.stack.url}healthz", timeout=60)
+                assert response.status_code == (503 if name == "postgresql" else 200)
+                assert {row["name"]: row["state"] for row in response.json()["services"]}[name] == "down"
                 server.start()
                 line.until(lambda service=service: service.status.state is ServiceState.UP, f"{name} up")  # type: ignore[misc]
                 assert service.status.restarts == 0

@@ -1,4 +1,4 @@
-"""A collection whose process is killed at random moments: nothing twice, nothing lost."""
+"""Collections killed at random moments: no rollout is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def finished(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def keys(run_dir: Path) -> Counter[tuple[str, int]]:
-    """How often each rollout was reported as finished; sandboxes that fail are not counted."""
+    """Count the reports of each finished rollout, without those lost to infrastructure."""
     return Counter(
         (event["ref"]["task_id"], event["ref"]["index"])
         for event in finished(run_dir)
@@ -34,7 +34,7 @@ def keys(run_dir: Path) -> Counter[tuple[str, int]]:
 
 
 @pytest.mark.django_db
-def test_a_collection_killed_three_times_is_whole_in_spool_and_database(home: Path) -> None:
+def test_collection_killed_three_times_is_complete_in_spool_and_database(home: Path) -> None:
     size, kills = 60, sorted(random.Random(11).sample(range(3, 80), 3))
     sampling = toy_yard.sampling(OraclePolicyConfig())
     config = sampling.model_copy(update={"rollout": RolloutConfig(group_size=size, max_concurrent=6)})
@@ -43,7 +43,7 @@ def test_a_collection_killed_three_times_is_whole_in_spool_and_database(home: Pa
     for count in kills:
         run_dir = make_run_dir(home, str(run.pk), config, epoch=claim.epoch)
         kill_when(run_dir, lambda count=count, at=run_dir: len(finished(at)) >= count)  # type: ignore[misc]
-        if count != kills[1]:  # the web server is away in the second attempt
+        if count != kills[1]:  # the web server is down during the second attempt
             ingest.ingest_spool(run_id=run.pk, path=run_dir / "events.jsonl")
         claim = relaunched(run, claim)
     finish(make_run_dir(home, str(run.pk), config, epoch=claim.epoch))

@@ -1,4 +1,4 @@
-"""Curation that is interrupted in the middle of its trials."""
+"""Curation interrupted during its trials."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from tests.builders.dataset_builders import toolchain_or_skip, write_toy
 from tests.integration.sandboxes.test_curation import config, run
 
 
-async def test_trials_without_a_report_are_repeated_and_finished_ones_outlive_an_interruption(
+async def test_curation_repeats_trials_without_a_report_and_keeps_finished_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A loaded machine is no property of the fault; one test file that cannot be imported costs no other."""
+    """A timeout does not reject a fault, and a test file that fails to import affects no other file."""
     home = tmp_path / "home"
     toolchain_or_skip(home)
     tree = write_toy(tmp_path / "cut")
     (tree / "tests/test_extra.py").write_text("import not_installed\n")
     settings = config(home, sources=(str(tree),), output="cut", heldout_tasks=0, workers=1, stability_runs=1)
 
-    async def late(*_arguments: object, **_options: object) -> TestRun:
+    async def time_out(*_arguments: object, **_options: object) -> TestRun:
         return TestRun(timed_out=True, problem="the tests hit their deadline")
 
     with monkeypatch.context() as patched:
-        patched.setattr(curate_module, "run_tests", late)
+        patched.setattr(curate_module, "run_tests", time_out)
         with pytest.raises(DatasetError, match="detected no injected fault"):
             await run(home, settings)
     tried: list[str] = []
     try_fault = curate_module._try
 
-    async def stopped(*arguments: Any) -> Trial | None:
+    async def interrupt_second_trial(*arguments: Any) -> Trial | None:
         if len(tried) == 1:
             raise InterruptedError
         tried.append(arguments[1].mutated)
         return await try_fault(*arguments)
 
-    monkeypatch.setattr(curate_module, "_try", stopped)
+    monkeypatch.setattr(curate_module, "_try", interrupt_second_trial)
     with pytest.raises(InterruptedError):
         await run(home, settings)
     first = list(tried)
     tried[:] = ["one more never stops it"] * 2
-    made, _ = await run(home, settings)
-    assert len(made.rows) == 2
+    curated, _ = await run(home, settings)
+    assert len(curated.rows) == 2
     assert not set(first) & set(tried[2:])

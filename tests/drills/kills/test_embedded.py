@@ -1,4 +1,4 @@
-"""Embedded servers that are killed: they keep their data, start again, and leave nothing behind."""
+"""Embedded servers that are killed: they keep their data, restart, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def connected(server: EmbeddedPostgres, password: str) -> psycopg.Connection:
     )
 
 
-def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
+def test_postgres_keeps_data_over_a_kill(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="p@ss", durable=True)
     server.start()
     with connected(server, "p@ss") as db:
@@ -41,15 +41,15 @@ def test_postgres_keeps_data_over_a_restart_and_a_kill(tmp_path: Path) -> None:
     assert port_is_free(server.port)
 
 
-def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_server(tmp_path: Path) -> None:
-    """Such a session holds the shared memory, which keeps a new server from starting."""
+def test_postgres_restarts_after_a_kill_that_left_a_busy_session(tmp_path: Path) -> None:
+    """The shared memory of the session would prevent a new server from starting."""
     server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
     server.start()
     assert server.process is not None
     busy = connected(server, "x")
     busy.pgconn.send_query(b"select count(*) from generate_series(1, 1000000000000)")
     session = busy.info.backend_pid
-    os.kill(session, signal.SIGSTOP)  # it does not even learn that its server has gone
+    os.kill(session, signal.SIGSTOP)  # keeps the session from noticing that the server died
     server.process.kill()
     server.process.wait()
     port = server.port
@@ -62,8 +62,8 @@ def test_postgres_starts_again_although_a_busy_session_outlived_the_killed_serve
         server.stop()
 
 
-def test_an_interrupted_first_start_is_done_again(tmp_path: Path) -> None:
-    """``kill -9`` in the middle of initdb leaves no half-made cluster that looks like one."""
+def test_postgres_repeats_an_interrupted_initialisation(tmp_path: Path) -> None:
+    """``kill -9`` during initdb leaves no partial cluster that passes for a complete one."""
     folder = tmp_path / "pg"
     port = reserved_port()
     code = (
@@ -82,7 +82,7 @@ def test_an_interrupted_first_start_is_done_again(tmp_path: Path) -> None:
     server.stop()
 
 
-def test_servers_of_a_killed_supervisor_are_ended(tmp_path: Path) -> None:
+def test_leftover_servers_of_a_killed_supervisor_are_terminated(tmp_path: Path) -> None:
     postgres = EmbeddedPostgres(tmp_path / "postgres", port=reserved_port(), password="x", durable=False)
     redis_server = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="x", durable=False)
     postgres.start()

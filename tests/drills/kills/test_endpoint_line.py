@@ -1,4 +1,4 @@
-"""A run of an endpoint on running services: it uses the stored key, and nothing on disk contains the key."""
+"""Evaluation of an endpoint on running services: the stored key is used and never written to disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-def test_a_run_uses_the_stored_key_and_leaves_it_nowhere(tmp_path: Path) -> None:
+def test_endpoint_run_uses_the_stored_key_and_never_writes_it_to_disk(tmp_path: Path) -> None:
     with (
         openai_server(lambda _body, _number: SUBMIT) as api,
         running_line(tmp_path, {}, taught=False) as line,
@@ -36,7 +36,7 @@ def test_a_run_uses_the_stored_key_and_leaves_it_nowhere(tmp_path: Path) -> None
         assert added.returncode == 0, added.stderr
         settings = [f"{key}={json.dumps(value)}" for key, value in SETTINGS.items()]
         line.stack.command(
-            "run", "launch", "quickstart-evaluate", *(p for one in settings for p in ("--set", one))
+            "run", "launch", "quickstart-evaluate", *(part for text in settings for part in ("--set", text))
         )
         run = line.value("select max(id) from webapp_run")
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
@@ -45,9 +45,9 @@ def test_a_run_uses_the_stored_key_and_leaves_it_nowhere(tmp_path: Path) -> None
         costs = line.rows("select cost, thinking_tokens from webapp_trajectory where run_id = %s", run)
         assert costs
         assert [row[0] for row in costs] == [pytest.approx(0.0004)] * len(costs)
-    # The services have ended: no file is removed while it is read.
+    # The services have ended, so no file is removed while it is read.
     contents = {path: path.read_bytes() for path in line.stack.home.rglob("*") if path.is_file()}
-    holding = [path for path, content in contents.items() if api.url.encode() in content]
-    assert any("postgres" in path.parts for path in holding), "the database's files are searched"
+    with_address = [path for path, content in contents.items() if api.url.encode() in content]
+    assert any("postgres" in path.parts for path in with_address), "the database's files are searched"
     forms = [KEY.encode(), base64.b64encode(KEY.encode()).rstrip(b"=")]
     assert [path for path, content in contents.items() if any(form in content for form in forms)] == []

@@ -1,4 +1,4 @@
-"""An import that is killed goes on where it was, and one that is stopped ends at any point."""
+"""Imports that are killed and resumed, or stopped within a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.datasets.importers.builders import numbered, write_lines
 REPOSITORY = Path(__file__).resolve().parents[3]
 
 
-def test_kill_minus_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> None:
+def test_killed_import_resumes_without_losing_or_duplicating_rows(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "rows.jsonl", [numbered(n) for n in range(1_200)])
     options = ["--format", "swe-rebench", "--name", "d", "--home", str(tmp_path)]
     command = [sys.executable, "-m", "engine.orchestrator.importing", *options, str(source)]
@@ -36,9 +36,9 @@ def test_kill_minus_nine_loses_nothing_and_doubles_nothing(tmp_path: Path) -> No
     ]
 
 
-def test_a_signal_ends_an_import_that_reads_no_row(tmp_path: Path) -> None:
+def test_sigterm_ends_an_import_that_never_completes_a_row(tmp_path: Path) -> None:
     with (tmp_path / "rows.jsonl").open("wb") as endless:
-        endless.truncate(1 << 40)  # one line of zeros that takes no room
+        endless.truncate(1 << 40)  # a sparse file: one line of zeros
     options = ["--format", "swe-rebench", "--name", "d", "--home", str(tmp_path)]
     command = [sys.executable, "-m", "engine.orchestrator.importing", *options, str(tmp_path / "rows.jsonl")]
     process = subprocess.Popen(command, cwd=REPOSITORY, stderr=subprocess.DEVNULL)

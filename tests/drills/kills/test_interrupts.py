@@ -1,4 +1,4 @@
-"""A signal ends the command wherever it strikes, and never inside of a fork."""
+"""Signals interrupt the supervisor at any moment except during a fork."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def output(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
-def test_a_signal_during_a_fork_waits_for_the_next_check(name: str) -> None:
+def test_signal_during_a_fork_is_deferred_to_the_next_check(name: str) -> None:
     body = "\n    ".join(
         (
             "with interrupts.starting_a_process():",
@@ -44,16 +44,16 @@ def test_a_signal_during_a_fork_waits_for_the_next_check(name: str) -> None:
     assert output(CODE.format(name=name, body=body)) == ["after the strike", "interrupted"]
 
 
-def test_a_signal_at_any_other_moment_interrupts_at_once() -> None:
+def test_signal_outside_of_a_fork_interrupts_at_once() -> None:
     assert output(CODE.format(name="SIGTERM", body="strike()")) == ["interrupted"]
 
 
-def test_the_shutdown_itself_is_not_interrupted() -> None:
+def test_signals_during_shutdown_are_ignored() -> None:
     body = "\n    ".join(("with interrupts.ignored():", "    strike()"))
     assert output(CODE.format(name="SIGTERM", body=body)) == ["after the strike", "missed"]
 
 
-def test_what_nohup_ignores_stays_ignored() -> None:
+def test_sighup_ignored_by_nohup_stays_ignored() -> None:
     code = (
         "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)\n"
         "from webapp.supervisor import interrupts; interrupts.raise_on_signals()\n"

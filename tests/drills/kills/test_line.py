@@ -1,4 +1,4 @@
-"""The whole line on one machine: kill -9 of engine, web server and worker loses and duplicates nothing."""
+"""All services on one machine: kill -9 of engine, web server and worker loses and duplicates nothing."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_kills_of_engine_web_and_worker_lose_and_duplicate_nothing(line: Line) -
     assert sandboxes_left(line, run) == []
 
 
-def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Line) -> None:
+def test_run_can_be_paused_resumed_and_stopped(line: Line) -> None:
     run = line.launch(**{"trainer.iterations": 200})
     line.until(lambda: line.finished_iterations(run) >= 1, "a first iteration")
     line.stack.command("run", "pause", str(run))
@@ -75,7 +75,7 @@ def test_pause_is_acknowledged_resume_goes_on_and_stop_ends_everything(line: Lin
     line.until(lambda: not list((line.stack.home / "sandboxes").glob("*.json")), "an empty ledger")
 
 
-def test_a_verifiers_run_scores_what_another_run_collected(line: Line) -> None:
+def test_verifier_run_scores_every_graded_rollout_of_a_collection(line: Line) -> None:
     line.stack.command(
         *("collect", DATASET, "--model", "toy", "--recipe", "quickstart-collect", "--samples", "6"),
         *("--set", "agent.max_steps=4"),

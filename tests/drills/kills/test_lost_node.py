@@ -1,4 +1,4 @@
-"""A run whose node is lost with its disk goes on elsewhere from an object store: a real S3 server."""
+"""Runs that lose their node and its disk resume from an object store, here a real S3 server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def bucket() -> Iterator[str]:
         yield url
 
 
-def test_a_run_whose_node_is_lost_ends_as_if_nothing_happened(home: Path, bucket: str) -> None:
+def test_run_resumed_after_node_loss_matches_an_uninterrupted_run(home: Path, bucket: str) -> None:
     plain = toy_yard.training(home)
     config = plain.model_copy(update={"storage": StorageConfig(url=bucket, interval_s=0.2)})
     whole = make_run_dir(home, "whole", plain)
@@ -69,7 +69,7 @@ def test_a_run_whose_node_is_lost_ends_as_if_nothing_happened(home: Path, bucket
     assert SECRET not in (run_dir / "engine.log").read_text()
 
 
-def test_a_store_that_does_not_exist_fails_the_run_with_the_setting(home: Path, bucket: str) -> None:
+def test_missing_bucket_fails_the_run_and_names_the_setting(home: Path, bucket: str) -> None:
     storage = StorageConfig(url=bucket.replace("yard", "no-such-bucket"))
     config = toy_yard.training(home).model_copy(update={"storage": storage})
     run_dir = make_run_dir(home, "no-store", config)

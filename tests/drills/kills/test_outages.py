@@ -1,4 +1,4 @@
-"""Redis hangs or is killed: no event is kept waiting, and who listens hears again afterwards."""
+"""Redis hangs or is killed: event ingestion does not block, and subscriptions recover."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def own_redis(settings: Any, tmp_path: Path) -> Iterator[EmbeddedRedis]:
-    """A Redis of this test's own behind the channel layer."""
+    """A private Redis server behind the channel layer."""
     server = EmbeddedRedis(tmp_path / "redis", port=reserved_port(), password="pw", durable=False)
     server.start()
     layer = settings.CHANNEL_LAYERS["default"]
@@ -35,7 +35,7 @@ def own_redis(settings: Any, tmp_path: Path) -> Iterator[EmbeddedRedis]:
     server.stop()
 
 
-def test_a_redis_that_hangs_does_not_keep_events_waiting(
+def test_event_ingestion_does_not_block_on_a_hanging_redis(
     own_redis: EmbeddedRedis, django_capture_on_commit_callbacks: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     run, claim = launched()
@@ -57,22 +57,22 @@ def kill(server: EmbeddedRedis) -> None:
     server.process.wait()
 
 
-async def test_who_watches_a_run_hears_again_after_redis_was_killed(own_redis: EmbeddedRedis) -> None:
+async def test_run_subscriptions_recover_after_a_kill_of_redis(own_redis: EmbeddedRedis) -> None:
     logging.getLogger("channels_redis.pubsub").setLevel(logging.CRITICAL)
     layer = get_channel_layer()
     assert layer is not None
     channel = await layer.new_channel()
     await layer.group_add(RUNS_GROUP, channel)
-    heard = asyncio.create_task(layer.receive(channel))
+    receiving = asyncio.create_task(layer.receive(channel))
     await _send_all({"type": "run.changed", "run_id": 1}, [RUNS_GROUP])
-    assert (await asyncio.wait_for(heard, 60))["run_id"] == 1
+    assert (await asyncio.wait_for(receiving, 60))["run_id"] == 1
     kill(own_redis)
     await asyncio.to_thread(own_redis.start)
-    heard = asyncio.create_task(layer.receive(channel))
+    receiving = asyncio.create_task(layer.receive(channel))
     for _ in range(600):
         await _send_all({"type": "run.changed", "run_id": 2}, [RUNS_GROUP])
-        if (await asyncio.wait([heard], timeout=0.1))[0]:
+        if (await asyncio.wait([receiving], timeout=0.1))[0]:
             break
-    assert heard.done(), "the subscription did not come back"
-    assert heard.result()["run_id"] == 2
+    assert receiving.done(), "the subscription did not come back"
+    assert receiving.result()["run_id"] == 2
     await layer.flush()

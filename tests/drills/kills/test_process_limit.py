@@ -1,4 +1,4 @@
-"""Limits of processes: real agents as unprivileged processes of one user, as they are in pods of one node."""
+"""Process limits of real sandbox agents under one unprivileged user, as in pods of one node."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["readable"]
 
 
 def variables(config: KubernetesConfig, processes: int) -> dict[str, str]:
-    """What a pod's sandbox container tells its agent."""
-    wanted = SandboxSpec(image="python:3.12", limits=SandboxLimits(processes=processes))
+    """Return the environment variables of a pod's sandbox container."""
+    sandbox = SandboxSpec(image="python:3.12", limits=SandboxLimits(processes=processes))
     owner = spec.Owner(name="owner", uid="1")
-    pod = spec.pod(config, wanted, sandbox_id="sb-1", owner=owner, token=b"token", deadline=0.0)
-    return {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
+    pod = spec.pod(config, sandbox, sandbox_id="sb-1", owner=owner, token=b"token", deadline=0.0)
+    return {variable["name"]: variable["value"] for variable in pod["spec"]["containers"][0]["env"]}
 
 
-async def test_sandboxes_of_one_user_do_not_take_each_others_processes(readable: Path) -> None:
+async def test_process_limits_of_sandboxes_of_one_user_are_independent(readable: Path) -> None:
     env = variables(KubernetesConfig(run_as_user=USER), processes=16)
     script = (
         'for n in 1 2 3 4 5; do sleep 60 & done; : > "$0"; '
@@ -35,12 +35,12 @@ async def test_sandboxes_of_one_user_do_not_take_each_others_processes(readable:
     async with contextlib.AsyncExitStack() as stack:
         agents = [await stack.enter_async_context(agent(readable, env)) for _ in range(4)]
         shared = f"cd {readable / 'shared'}; {script}"
-        commands = (run(one, "sh", "-c", shared, name) for one, name in zip(agents, "abcd", strict=True))
+        commands = (run(box, "sh", "-c", shared, name) for box, name in zip(agents, "abcd", strict=True))
         for result in await asyncio.gather(*commands):
             assert (result.stdout, result.stderr, result.exit_code) == (b"works\n", b"", 0)
 
 
-async def test_a_command_with_too_many_processes_is_killed_and_the_next_one_works(readable: Path) -> None:
+async def test_command_over_the_process_limit_is_killed_and_the_next_one_runs(readable: Path) -> None:
     env = variables(KubernetesConfig(), processes=16)
     bomb = "n=0; while [ $n -lt 60 ]; do sleep 600 & n=$((n+1)); done; wait"
     async with agent(readable, env) as client, agent(readable, env) as neighbour:
@@ -53,7 +53,7 @@ async def test_a_command_with_too_many_processes_is_killed_and_the_next_one_work
         assert (await run(client, "sh", "-c", "sleep 1 & sleep 1; echo works")).stdout == b"works\n"
 
 
-def test_threads_count_and_the_dead_do_not() -> None:
+def test_thread_count_includes_threads_and_excludes_dead_processes() -> None:
     before = threads()
     start = "threading.Thread(target=sys.stdin.read).start()"
     script = f"import sys, threading\nfor _ in range(5): {start}\nprint(flush=True)\n"
@@ -67,7 +67,7 @@ def test_threads_count_and_the_dead_do_not() -> None:
         assert threads() == before
 
 
-def test_the_kernel_counts_only_where_a_pod_has_users_of_its_own() -> None:
+def test_kernel_process_limit_is_set_only_with_a_user_namespace() -> None:
     for config in (KubernetesConfig(), KubernetesConfig(run_as_user=1000), KubernetesConfig(host_users=True)):
         assert "TRAINYARD_RLIMITS" not in variables(config, processes=64)
     own = variables(KubernetesConfig(host_users=False, run_as_user=1000), processes=64)

@@ -1,4 +1,4 @@
-"""A training run of a published architecture that is killed, resumed and exported."""
+"""Training runs of a published architecture that are killed, resumed and exported."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from tests.unit.models.chat_templates import TEMPLATES
 __all__ = ["home"]  # a fixture
 
 
-def test_killed_and_resumed_it_learns_the_same_and_its_export_opens(home: Path, tmp_path: Path) -> None:
-    """One sequence at a time is sampled, so that the groups of both runs are the same to the last bit.
+def test_killed_run_resumes_to_the_same_weights_and_its_export_loads(home: Path, tmp_path: Path) -> None:
+    """Sampling is sequential, so that the groups of both runs are bit-identical.
 
     The checkpoint that the second attempt starts from is removed while it trains.
     """
-    whole = make_run_dir(home, "whole", training(home))
-    finish(whole)
-    assert of_type(whole, "iteration_finished")[-1]["policy_version"] == 4
+    uninterrupted = make_run_dir(home, "whole", training(home))
+    finish(uninterrupted)
+    assert of_type(uninterrupted, "iteration_finished")[-1]["policy_version"] == 4
 
     killed = make_run_dir(home, "killed", training(home))
     kill_when(killed, lambda: len(of_type(killed, "checkpoint_saved")) > 1)
     assert of_type(killed, "run_finished") == []
-    last_words = (killed / "engine.log").read_text().splitlines()[-1]
-    assert last_words.startswith("{"), "a page shows them below the reason"
+    last_line = (killed / "engine.log").read_text().splitlines()[-1]
+    assert last_line.startswith("{"), "a page shows them below the reason"
     make_run_dir(home, "killed", training(home), epoch=2)
     finish(killed)
     assert of_type(killed, "run_started")[-1]["resumed_from"] > 0
-    assert_same_state(whole, killed)
-    assert weights(whole) == weights(killed)
+    assert_same_state(uninterrupted, killed)
+    assert weights(uninterrupted) == weights(killed)
 
     out = tmp_path / "export"
     command = [sys.executable, "-m", "engine.trainer", "export", str(killed), str(out)]

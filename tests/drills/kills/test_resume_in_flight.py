@@ -1,4 +1,4 @@
-"""A training run that is killed in the middle of its rollouts and goes on from their recorded steps."""
+"""Training runs killed during rollouts, which resume from the recorded steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[int, str, int]
 
 
 def training(home: Path, **schedule: Any) -> TrainRun:
-    """Two iterations of one group, two rollouts at a time, with a checkpoint before them only."""
+    """Configure two iterations of one group, two rollouts at a time, and a checkpoint only at the start."""
     config = toy_yard.training(home, concurrent=2, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
     changes = {
         "rollout": config.rollout.model_copy(update={"resume_in_flight": "replay"}),
@@ -41,12 +41,12 @@ def graded(spooled: list[dict[str, Any]]) -> list[Key]:
 
 
 def in_flight(spooled: list[dict[str, Any]]) -> dict[Key, int]:
-    """Rollouts without an end, and their finished steps."""
+    """Count the finished steps of each rollout in flight; graded rollouts have 0."""
     return dict(Counter(map(key, of_training(spooled, "step_finished")))) | dict.fromkeys(graded(spooled), 0)
 
 
 def kill_in_flight(run_dir: Path, *, finished: int) -> dict[Key, int]:
-    """``kill -9`` once so many rollouts are finished and another has steps; return those in flight."""
+    """Kill the run with ``finished`` rollouts graded and another in flight; return those in flight."""
 
     def is_due() -> bool:
         spooled = events(run_dir)
@@ -57,10 +57,10 @@ def kill_in_flight(run_dir: Path, *, finished: int) -> dict[Key, int]:
 
 
 def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -> Path:
-    """Kill a run, resume it, and compare what the second attempt made with what the first had."""
+    """Kill and resume a run; check that finished rollouts are kept and recorded steps are replayed."""
     run_dir = make_run_dir(home, name, config)
-    flying = kill_in_flight(run_dir, finished=finished)
-    assert flying, "rollouts were in flight"
+    interrupted = kill_in_flight(run_dir, finished=finished)
+    assert interrupted, "rollouts were in flight"
     known = events(run_dir)
     before = graded(known)
     recorded = {
@@ -76,13 +76,13 @@ def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -
     assert not {key(event) for event in rolled_out} & set(before), "finished rollouts were kept"
     steps = [event for event in rolled_out if event["type"] == "step_finished"]
     replayed = [event for event in steps if event["replayed"]]
-    assert Counter(key(event) for event in replayed) == flying
+    assert Counter(key(event) for event in replayed) == interrupted
     for event in replayed:
         assert event["sampled"]["tokens"] == recorded[key(event), event["index"]]
     ended = {key(event): event for event in rolled_out if event["type"] == "trajectory_finished"}
-    for rollout, count in flying.items():
+    for rollout, count in interrupted.items():
         assert ended[rollout]["replay"] == {"recorded": count, "replayed": count, "differences": []}
-    assert not any(event["replay"] for rollout, event in ended.items() if rollout not in flying)
+    assert not any(event["replay"] for rollout, event in ended.items() if rollout not in interrupted)
     counts = Counter((key(event), event["index"]) for event in steps)
     assert set(counts.values()) == {1}, "no step is made twice"
     assert set(Counter(graded(events(run_dir))).values()) == {1}
@@ -90,10 +90,10 @@ def kill_and_resume(home: Path, name: str, config: TrainRun, *, finished: int) -
     return run_dir
 
 
-def test_a_synchronous_run_ends_as_if_nothing_had_happened(home: Path) -> None:
-    """Killed in the second iteration; the only checkpoint is from before the first.
+def test_synchronous_run_resumed_in_flight_matches_an_uninterrupted_run(home: Path) -> None:
+    """The kill is in the second iteration; the only checkpoint is from before the first.
 
-    The sampler proves itself at its first request, which the repeated iteration has none of.
+    The sampler checks batch invariance at its first request; the repeated iteration makes none.
     """
     config = training(home)
     whole = finish(make_run_dir(home, "whole", config))
@@ -102,7 +102,7 @@ def test_a_synchronous_run_ends_as_if_nothing_had_happened(home: Path) -> None:
     assert_same_state(run_dir, whole, but="sampling/batch_invariant")
 
 
-def test_an_asynchronous_run_trains_on_every_rollout_once(home: Path) -> None:
+def test_asynchronous_run_resumed_in_flight_trains_on_every_rollout_once(home: Path) -> None:
     config = training(home, mode="async", max_staleness=1)
     run_dir = kill_and_resume(home, "async", config, finished=1)
     trained = Counter(

@@ -1,4 +1,4 @@
-"""Runs whose rollouts are in worker processes: real sandboxes, real sampling, kills and stops."""
+"""Runs with rollout worker processes: real sandboxes, real sampling, kills and stops."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ def with_workers(data: Path) -> TrainRun:
 
 
 def workers(engine: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    found = []
+    running = []
     for process in psutil.Process(engine.pid).children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):  # it has ended just now
+        with contextlib.suppress(psutil.NoSuchProcess):  # the process has just ended
             if process.cmdline()[1:] == ["-m", "engine.rollout.processes"]:
-                found.append(process)
-    return found
+                running.append(process)
+    return running
 
 
 def busy_workers(data: Path, engine: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """The workers in whose sandboxes agents train now."""
+    """Return the workers that have a sandbox of a training rollout."""
     owners = set()
     for path in sandboxes(data):
         try:
@@ -45,10 +45,10 @@ def busy_workers(data: Path, engine: subprocess.Popen[bytes]) -> list[psutil.Pro
             continue
         if entry["name"].startswith("train/"):
             owners.add(entry["owner_pid"])
-    return [one for one in workers(engine) if one.pid in owners]
+    return [worker for worker in workers(engine) if worker.pid in owners]
 
 
-def test_a_killed_worker_loses_nothing_and_changes_nothing(home: Path, uninterrupted: Path) -> None:
+def test_killed_worker_changes_neither_rollouts_nor_weights(home: Path, uninterrupted: Path) -> None:
     run_dir = make_run_dir(home, "workers", with_workers(home))
     victims: list[psutil.Process] = []
 
@@ -68,7 +68,7 @@ def test_a_killed_worker_loses_nothing_and_changes_nothing(home: Path, uninterru
     assert sandboxes(home) == []
 
 
-def test_a_stop_reaches_the_workers(home: Path) -> None:
+def test_stop_ends_worker_processes_and_their_rollouts(home: Path) -> None:
     run_dir = make_run_dir(home, "stopped-workers", with_workers(home))
     with engine_process(run_dir) as process:
         assert wait_for(process, lambda: bool(busy_workers(home, process)))

@@ -1,4 +1,4 @@
-"""Training runs that collect during updates and are killed: nothing is lost or made twice."""
+"""Kills of training runs that collect during updates: no rollout is lost or duplicated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ITERATIONS = 4
 
 
 @pytest.mark.parametrize("after", [10, 40, 75])
-def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: int) -> None:
+def test_killed_async_run_loses_and_duplicates_no_rollout(home: Path, after: int) -> None:
     config = overlapping(home, mode="async", max_staleness=2)
     if after == 40:
         weighted = CurriculumConfig(mode="solve_rate", rest_passes=1)
@@ -44,12 +44,12 @@ def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: in
     started = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
     assert started[0]["rollouts_kept"] is not None
     assert_every_rollout_trained_once(run_dir, iterations=ITERATIONS)
-    again = {
+    restarted = {
         tuple(event["ref"].values())
         for event in events(run_dir)[known:]
         if event["type"] == "trajectory_started"
     }
-    assert not finished & again, "finished rollouts were kept"
+    assert not finished & restarted, "finished rollouts were kept"
     assert sandboxes(home) == []
     if after != 40:  # repeating a run once is enough
         return
@@ -59,7 +59,7 @@ def test_killed_at_any_point_nothing_is_lost_or_made_twice(home: Path, after: in
     assert weights(copied) == weights(run_dir)
 
 
-def test_one_step_off_trains_in_the_order_of_the_tasks(home: Path) -> None:
+def test_one_step_off_schedule_trains_tasks_in_order(home: Path) -> None:
     run_dir = finish(make_run_dir(home, "off", overlapping(home, mode="one_step_off", on_update="restart")))
     assert_every_rollout_trained_once(run_dir, iterations=ITERATIONS)
     batches = of_type(run_dir, "batch_selected")

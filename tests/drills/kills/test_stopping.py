@@ -1,4 +1,4 @@
-"""A supervisor that is killed is followed by another, and a stop leaves no process and no sandbox."""
+"""A new supervisor takes over from a killed one, and a stop leaves no process and no sandbox."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from webapp.supervisor.home import PROJECT
 from webapp.supervisor.status import STATUS_NAME
 
 
-def until(condition: Callable[[], bool], what: str, seconds: float = 250.0) -> None:
+def until(condition: Callable[[], bool], description: str, seconds: float = 250.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < deadline, f"never: {description}"
         time.sleep(0.05)
 
 
 class Terminal:
-    """``trainyard up`` on one data folder, as somebody starts, stops and kills it."""
+    """``trainyard up`` on one data folder, with methods to start and inspect it."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -41,7 +41,7 @@ class Terminal:
         self.log = home.with_name("terminal.log")
 
     def start(self) -> subprocess.Popen[bytes]:
-        """Start it and wait until it serves."""
+        """Start the services and wait until the web server responds."""
         with self.log.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "webapp", "up", "--port", str(self.port)],
@@ -56,32 +56,32 @@ class Terminal:
         return process
 
     def manage(self, *arguments: str) -> None:
-        """Run a command beside it."""
+        """Run a ``trainyard`` command on the same data folder."""
         command = [sys.executable, "-m", "webapp", *arguments]
         subprocess.run(command, cwd=PROJECT, env=self.environment, check=True, capture_output=True)
 
     def leases(self) -> list[Path]:
-        """The sandboxes on record, whatever backend they are of."""
+        """Return the lease files of all backends."""
         return list((self.home / "sandboxes").glob("**/*.json"))
 
     def engine(self) -> int:
-        """Process of the only run's engine; 0 before there is one."""
-        found = list(self.home.glob("runs/*/engine.pid"))
-        return int(json.loads(found[0].read_text())["pid"]) if found else 0
+        """Return the process ID of the only run's engine, or 0 before it starts."""
+        pid_files = list(self.home.glob("runs/*/engine.pid"))
+        return int(json.loads(pid_files[0].read_text())["pid"]) if pid_files else 0
 
     def processes(self) -> list[str]:
-        """Everything that runs with this data folder in its command line or environment."""
-        found = []
+        """Return the command line of each process that uses this data folder."""
+        command_lines = []
         for process in psutil.process_iter():
             try:
                 if process.status() != psutil.STATUS_ZOMBIE and (
                     process.environ().get("TRAINYARD_HOME") == str(self.home)
                     or str(self.home) in " ".join(process.cmdline())
                 ):
-                    found.append(" ".join(process.cmdline()))
+                    command_lines.append(" ".join(process.cmdline()))
             except psutil.Error:
                 continue
-        return found
+        return command_lines
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
             continue
 
 
-def test_a_killed_supervisor_is_followed_by_another_and_a_stop_leaves_nothing(terminal: Terminal) -> None:
+def test_restarted_supervisor_keeps_the_engine_and_a_stop_leaves_nothing(terminal: Terminal) -> None:
     first = terminal.start()
     terminal.manage("dataset", "sync", DATASET)
     settings = {**SETTINGS, "policy.checkpoint": "toy", "trainer.iterations": 400}

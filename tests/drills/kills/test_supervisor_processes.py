@@ -1,4 +1,4 @@
-"""Services that ignore signals, die again and again, or lose their supervisor."""
+"""Services that ignore signals, crash repeatedly, or lose their supervisor."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from webapp.supervisor.processes import ServiceSpec, ServiceTable, spawn_logged
 from webapp.supervisor.status import ServiceState
 
 
-def test_all_are_asked_to_stop_at_once_and_who_does_not_is_killed(tmp_path: Path) -> None:
-    """One deadline for all: three that ignore the signal cost it once."""
+def test_stop_kills_services_that_ignore_sigterm_at_one_shared_deadline(tmp_path: Path) -> None:
     deaf = (
         "import signal, sys, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\n"
     )
@@ -38,7 +37,7 @@ def test_all_are_asked_to_stop_at_once_and_who_does_not_is_killed(tmp_path: Path
     assert process_start(pids[2]) is None
 
 
-def test_a_killed_supervisor_takes_its_children_with_it(tmp_path: Path) -> None:
+def test_child_processes_end_with_a_killed_supervisor(tmp_path: Path) -> None:
     marker = tmp_path / "child"
     code = (
         "import sys, time, pathlib\n"
@@ -57,15 +56,15 @@ def test_a_killed_supervisor_takes_its_children_with_it(tmp_path: Path) -> None:
     until(lambda: process_start(child) is None)
 
 
-def test_a_child_that_keeps_dying_is_tried_again_and_again_with_longer_pauses(
+def test_crashing_child_is_restarted_with_increasing_pauses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "BACKOFF_FIRST_S", 0.001)
     table, child = started(spec(tmp_path, "raise SystemExit(3)"))
-    told = notes_until(table, lambda _told: child.status.restarts > 12)
-    assert all("it ended with exit code 3" in note for note in told)
+    notes = notes_until(table, lambda _notes: child.status.restarts > 12)
+    assert all("it ended with exit code 3" in note for note in notes)
     monkeypatch.setattr(processes, "BACKOFF_FIRST_S", 1.0)
-    notes_until(table, lambda told: "in 30 s" in " ".join(told))
+    notes_until(table, lambda notes: "in 30 s" in " ".join(notes))
     restarts = child.status.restarts
     for _ in range(1000):
         assert table.check() == []
@@ -74,11 +73,11 @@ def test_a_child_that_keeps_dying_is_tried_again_and_again_with_longer_pauses(
     stop(table)
 
 
-def test_a_child_that_cannot_be_started_is_down_with_the_reason(tmp_path: Path) -> None:
+def test_unstartable_child_is_reported_down_with_the_reason(tmp_path: Path) -> None:
     table, child = started(spec(tmp_path, SLEEP))
     kill(child)
     (tmp_path / "child.log").unlink()
     (tmp_path / "child.log").mkdir()
-    notes_until(table, lambda told: "cannot be started" in " ".join(told))
+    notes_until(table, lambda notes: "cannot be started" in " ".join(notes))
     assert child.status.state is ServiceState.DOWN
     stop(table)

@@ -1,4 +1,4 @@
-"""Training engines that are killed, stopped or paused at any moment: they end as if nothing had happened."""
+"""Training engines killed or stopped at any moment: the results match an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.integration.toy_yard import PATIENCE_S, engine_process, events, finis
 
 @pytest.fixture(scope="module")
 def uninterrupted(home: Path) -> Path:
-    """A training run that nobody disturbed, its rollouts sampled eight at a time."""
+    """An undisturbed training run that samples eight rollouts at a time."""
     return finish(make_run_dir(home, "uninterrupted", toy_yard.training(home)))
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_killed_at_any_moment_it_ends_as_if_nothing_happened(
+def test_run_killed_at_random_moments_matches_an_uninterrupted_run(
     home: Path, uninterrupted: Path, seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -48,7 +48,7 @@ def test_killed_at_any_moment_it_ends_as_if_nothing_happened(
 
 
 def _run_and_kill(run_dir: Path, *, after_lines: int | None) -> bool:
-    """Run the next attempt, killing it once the spool has so many events; whether it finished."""
+    """Run the next attempt and kill it after ``after_lines`` events; return whether it finished."""
     with engine_process(run_dir) as process:
         if after_lines is None or not wait_for(process, lambda: len(events(run_dir)) >= after_lines):
             assert process.wait(timeout=PATIENCE_S) == 0
@@ -58,8 +58,8 @@ def _run_and_kill(run_dir: Path, *, after_lines: int | None) -> bool:
     return False
 
 
-def test_stopped_about_an_update_and_resumed_it_ends_as_if_nothing_happened(home: Path) -> None:
-    """A stop abandons an update at a microbatch: what it had changed is nowhere on disk."""
+def test_run_stopped_during_an_update_resumes_to_the_same_weights(home: Path) -> None:
+    """A stop abandons the update at a microbatch; none of its changes are on disk."""
     config = toy_yard.training(home, tokens_per_microbatch=64)
     run_dir = make_run_dir(home, "stopped-in-update", config)
 

@@ -1,4 +1,4 @@
-"""A validation that is killed goes on where it was."""
+"""Validations that are killed and resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.toy_yard import events, finish, kill_when, make_run_dir
 __all__ = ["home", "row"]
 
 
-def test_killed_validation_goes_on_where_it_was(home: Path, row: TaskRow) -> None:
+def test_killed_validation_resumes_without_repeating_rows(home: Path, row: TaskRow) -> None:
     rows = [variant(row, f"row-{number}") for number in range(8)]
     save_dataset(home, "killed", rows, {})
     folder = dataset_path(home, "killed")
@@ -27,7 +27,7 @@ def test_killed_validation_goes_on_where_it_was(home: Path, row: TaskRow) -> Non
     make_run_dir(home, "killed", settings, epoch=2)
     finish(run_dir)
     counted = Counter(record.task_id for record in _validations(folder))
-    assert counted == {one.task.id: 1 for one in rows}
+    assert counted == {task_row.task.id: 1 for task_row in rows}
     assert {key: record for key, record in _by_task(folder).items() if key in before} == before
     last = events(run_dir)[-1]
     assert (last["state"], last["summary"]["rows"], last["summary"]["valid"]) == ("succeeded", 8, 8)

@@ -1,4 +1,4 @@
-"""The guard of a server's processes ends all of them, whatever is killed."""
+"""The guard of a server ends all server processes, whichever process is killed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ orphan = subprocess.Popen(
 print(os.getpid(), flush=True)
 time.sleep(999)
 """
-"""A command that ignores SIGTERM and has a child in a session of its own."""
+"""A command that ignores SIGTERM and has a child in another session."""
 
 
 def _start_guard(code: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
-    """Start the guard of a command; return it and the two processes that the command names."""
+    """Start the guard of a command; return the guard and the two processes whose IDs the command prints."""
     process = subprocess.Popen(
         [sys.executable, "-I", guard.__file__, sys.executable, "-c", code],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
@@ -33,7 +33,7 @@ def _start_guard(code: str) -> tuple[subprocess.Popen[str], list[psutil.Process]
     return process, [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
 
 
-def test_the_end_of_the_run_ends_everything_at_once() -> None:
+def test_guard_ends_all_processes_when_its_input_closes() -> None:
     process, started = _start_guard(_STUBBORN)
     assert process.stdin is not None
     process.stdin.close()
@@ -41,8 +41,8 @@ def test_the_end_of_the_run_ends_everything_at_once() -> None:
     _await_end(started)
 
 
-def test_the_guard_outlives_no_parent_that_was_killed() -> None:
-    """Also where another process still holds the pipe."""
+def test_guard_ends_all_processes_when_its_parent_is_killed() -> None:
+    """The parent's other child still has the guard's input open."""
     parent = (
         "import subprocess, sys, time\n"
         f"command = [sys.executable, '-I', {guard.__file__!r}, sys.executable, '-c', {_STUBBORN!r}]\n"
@@ -53,21 +53,21 @@ def test_the_guard_outlives_no_parent_that_was_killed() -> None:
     run = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     started = [psutil.Process(int(run.stdout.readline())) for _ in range(2)]
-    holder = next(one for one in psutil.Process(run.pid).children() if one.name() == "sleep")
+    holder = next(child for child in psutil.Process(run.pid).children() if child.name() == "sleep")
     run.kill()
     run.wait()
     _await_end(started)
     holder.kill()
 
 
-def test_a_command_that_ignores_the_request_to_end_is_killed() -> None:
+def test_guard_kills_a_command_that_ignores_sigterm() -> None:
     process, started = _start_guard(_STUBBORN)
     process.send_signal(signal.SIGTERM)
     process.wait(timeout=120)
     _await_end(started)
 
 
-def test_the_guard_ends_with_its_command_and_its_status() -> None:
+def test_guard_exits_with_the_exit_status_of_its_command() -> None:
     last_line = _STUBBORN.rindex("time.sleep")
     process, started = _start_guard(_STUBBORN[:last_line] + "time.sleep(3)\nsys.exit(7)")
     assert process.wait(timeout=120) == 7
