@@ -38,7 +38,7 @@ AS_ROOT = [check for check in CHECKS if check.__module__ in (files.__name__, hos
 
 @pytest.fixture(scope="module")
 def root_image(host: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A whole Debian whose files and workdir belong to root, as images of published datasets are."""
+    """A Debian image whose files and workdir belong to root, as in published datasets."""
     client = docker.APIClient(base_url=host, version="auto")
     try:
         client.inspect_image(BASE)
@@ -61,13 +61,13 @@ def root_image(host: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("check", AS_ROOT, ids=lambda check: check.__name__)
-async def test_conformance_of_an_image_that_belongs_to_root(
+async def test_conformance_of_an_image_owned_by_root(
     check: Callable[[Subject], Awaitable[None]], subject: Subject, root_image: str
 ) -> None:
     await check(replace(subject, image=root_image, uid=0))
 
 
-async def test_a_daemon_behind_tcp_runs_every_image_but_this_machines(
+async def test_daemon_behind_tcp_runs_all_images_except_local_ones(
     host: str, root_image: str, home: Path
 ) -> None:
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -78,8 +78,8 @@ async def test_a_daemon_behind_tcp_runs_every_image_but_this_machines(
         writer.close()
 
     async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_unix_connection(host.removeprefix("unix://"))
-        await asyncio.gather(pipe(reader, back), pipe(there, writer))
+        upstream_reader, upstream_writer = await asyncio.open_unix_connection(host.removeprefix("unix://"))
+        await asyncio.gather(pipe(reader, upstream_writer), pipe(upstream_reader, writer))
 
     if not host.startswith("unix://"):
         pytest.skip("the daemon is not on a unix socket that could be forwarded")

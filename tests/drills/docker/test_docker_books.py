@@ -1,4 +1,4 @@
-"""What the Docker backend knows without asking: the boxes there are, and what an image's many files held."""
+"""Bookkeeping of the Docker backend: its population of containers and the original files of an image."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def backend(home: Path) -> AsyncIterator[DockerBackend]:
     assert list(backend.ledger.entries()) == []
 
 
-async def test_boxes_are_counted_from_their_first_moment_to_their_last(
+async def test_population_counts_containers_from_creation_to_removal(
     backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert backend.population() == Population(existing=0)
@@ -60,7 +60,7 @@ async def test_boxes_are_counted_from_their_first_moment_to_their_last(
         await asyncio.sleep(0.001)
     box = await starting
     assert backend.population() == Population(existing=1, nodes={node: 1})
-    # The daemon is too busy to remove it: nobody holds it any more, and it is there all the same.
+    # The daemon is too busy to remove the closed container, which therefore still exists.
     monkeypatch.setattr("engine.sandbox.docker.container._REMOVE_PAUSES_S", ())
     monkeypatch.setattr("engine.sandbox.docker.container.remove", lambda _client, _name: False)
     await box.close()
@@ -70,7 +70,7 @@ async def test_boxes_are_counted_from_their_first_moment_to_their_last(
     assert backend.population() == Population(existing=0)
 
 
-async def test_a_start_that_failed_is_forgotten_with_its_container(
+async def test_failed_start_leaves_no_container_in_the_population(
     backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_client: docker.APIClient, _container: str) -> None:
@@ -83,22 +83,22 @@ async def test_a_start_that_failed_is_forgotten_with_its_container(
     assert backend.population().existing == 0
 
 
-async def test_a_diff_of_everything_asks_for_one_archive(
+async def test_diff_of_a_whole_tree_requests_one_archive(
     backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
+    requested: list[str] = []
     get_archive = docker.APIClient.get_archive
 
     def counted(client: docker.APIClient, container: str, path: str) -> object:
-        asked.append(path)
+        requested.append(path)
         return get_archive(client, container, path)
 
     async with backend.open(SPEC) as box:
         assert (await box.exec("rm -rf ./*", timeout_s=20)).exit_code == 0
         monkeypatch.setattr(docker.APIClient, "get_archive", counted)
         patch = await box.diff()
-    assert asked[0] == "/testbed"
-    assert len(asked) <= 2, "the second name of a file is asked for by name"
+    assert requested[0] == "/testbed"
+    assert len(requested) <= 2, "the second name of a file is asked for by name"
     assert patch.count("\ndeleted file mode ") == FILES + 3
     async with backend.open(SPEC) as box:
         await box.apply_patch(patch)

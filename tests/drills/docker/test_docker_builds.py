@@ -1,4 +1,4 @@
-"""Images that a dataset brings as a Dockerfile, built by a real daemon."""
+"""Images that a dataset defines by a Dockerfile, built by a real daemon."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 
 def context(home: Path, dockerfile: str, **files: str) -> str:
-    """Store a context and return the image's name; every call makes another image."""
+    """Store a unique build context and return the name of its image."""
     folder = home / secrets.token_hex(4)
     folder.mkdir()
     (folder / "Dockerfile").write_text(dockerfile)
@@ -52,15 +52,15 @@ def remove(daemon: Daemon, name: str, registries: tuple[str, ...] = ("*",)) -> N
     daemon.client.remove_image(tag_of(name, registries), force=True)
 
 
-async def test_an_image_is_built_once_and_only_where_that_is_granted(daemon: Daemon, tmp_path: Path) -> None:
+async def test_image_is_built_once_and_only_with_a_granted_network(daemon: Daemon, tmp_path: Path) -> None:
     name = context(tmp_path, "FROM scratch\nCOPY data.txt /data.txt\nLABEL of=test\n", **{"data.txt": "x"})
     with pytest.raises(ImageError, match="administrator grant sandbox.docker.build_network"):
         await images(daemon, tmp_path, build_network="").ensure(name)
     image, _ = await images(daemon, tmp_path).ensure(name)
     try:
         assert daemon.client.inspect_image(image.id)["Config"]["Labels"] == {"of": "test"}
-        again, _ = await images(daemon, tmp_path, build_network="").ensure(name)
-        assert again.id == image.id
+        cached, _ = await images(daemon, tmp_path, build_network="").ensure(name)
+        assert cached.id == image.id
     finally:
         remove(daemon, name)
 
@@ -73,7 +73,7 @@ async def test_an_image_is_built_once_and_only_where_that_is_granted(daemon: Dae
         ("FROM scratch\nCOPY big /big\n", {"build_disk_mb": 16}, "has 17 MiB; at most 16 MiB are allowed"),
     ],
 )
-async def test_a_build_that_fails_says_why_and_leaves_no_image(
+async def test_failed_build_reports_the_reason_and_leaves_no_image(
     daemon: Daemon, tmp_path: Path, dockerfile: str, settings: dict[str, Any], message: str
 ) -> None:
     files = {"big": "x" * (17 << 20)} if "big" in dockerfile else {}
@@ -96,14 +96,14 @@ async def test_a_build_that_fails_says_why_and_leaves_no_image(
         ("FROM scratch\nCOPY --fr\\om=registry.invalid/a /x /x\n", "quotes in a flag"),
     ],
 )
-async def test_images_of_other_registries_are_neither_pulled_nor_built_on(
+async def test_build_rejects_images_of_other_registries(
     daemon: Daemon, tmp_path: Path, dockerfile: str, message: str
 ) -> None:
     with pytest.raises(ImageError, match=message):
         await images(daemon, tmp_path, ("ghcr.io",)).ensure(context(tmp_path, dockerfile))
 
 
-async def test_stages_are_no_images(daemon: Daemon, tmp_path: Path) -> None:
+async def test_build_stages_are_not_checked_as_registry_images(daemon: Daemon, tmp_path: Path) -> None:
     name = context(
         tmp_path,
         "FROM scratch AS First\nCOPY data.txt /a\nFROM first\nCOPY --from=First /a /b\nCOPY --from=0 /a /c\n",
@@ -113,7 +113,7 @@ async def test_stages_are_no_images(daemon: Daemon, tmp_path: Path) -> None:
     remove(daemon, name, ())
 
 
-async def test_a_context_that_is_gone_and_a_name_that_is_none_are_named(
+async def test_missing_context_and_invalid_image_name_raise_image_errors(
     daemon: Daemon, tmp_path: Path
 ) -> None:
     with pytest.raises(ImageError, match="import its dataset again"):
@@ -124,28 +124,28 @@ async def test_a_context_that_is_gone_and_a_name_that_is_none_are_named(
 
 @pytest.fixture(scope="module")
 def base() -> str:
-    """An image of the host's shell and ``sleep``."""
+    """An image with the host's shell and ``sleep``."""
     return imported(docker_host(), "builds", with_libraries("/bin/sh", "/bin/sleep"))
 
 
-async def test_steps_have_no_network(daemon: Daemon, tmp_path: Path, base: str) -> None:
+async def test_build_steps_have_no_network(daemon: Daemon, tmp_path: Path, base: str) -> None:
     count = "n=0; while read -r line; do n=$((n+1)); done < /proc/net/dev; test $n -eq 3"
     name = context(tmp_path, f"FROM {base}\nRUN {count}\n")
     await images(daemon, tmp_path).ensure(name)
     remove(daemon, name)
 
 
-async def test_commands_cannot_print_steps(daemon: Daemon, tmp_path: Path, base: str) -> None:
+async def test_build_rejects_output_that_imitates_steps(daemon: Daemon, tmp_path: Path, base: str) -> None:
     name = context(tmp_path, f"FROM {base}\nRUN echo 'Step 3/3 : FROM scratch AS x'\nLABEL a=b\n")
     with pytest.raises(ImageError, match="imitates steps"):
         await images(daemon, tmp_path, ("docker.io",)).ensure(name)
 
 
-async def test_a_build_beyond_its_time_is_ended(daemon: Daemon, tmp_path: Path, base: str) -> None:
+async def test_build_is_ended_at_its_timeout(daemon: Daemon, tmp_path: Path, base: str) -> None:
     name = context(tmp_path, f"FROM {base}\nRUN sleep 600\n")
     with pytest.raises(ImageError, match="took more than 3 s"):
         await images(daemon, tmp_path, build_timeout_s=3.0).ensure(name)
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while any("sleep 600" in row["Command"] for row in daemon.client.containers()):
-        assert time.monotonic() < give_up, "the step still runs"
+        assert time.monotonic() < deadline, "the step still runs"
         await asyncio.sleep(0.2)

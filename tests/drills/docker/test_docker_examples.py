@@ -1,4 +1,4 @@
-"""The example images, laid out like R2E-Gym's and SWE-bench's: imported, and solved by their fix alone."""
+"""Example images in the layouts of R2E-Gym and SWE-bench: imported, and graded with and without the fix."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMATS = {"r2e-gym": ("r2e", "r2e_gym.jsonl"), "swe-bench": ("swe", "swe_bench.
 
 @pytest.fixture(scope="module")
 def host() -> str:
-    """A daemon that has the images of the rows."""
+    """Address of a daemon that has the example images."""
     host = docker_host()
     try:
         images = json.loads((EXAMPLES / "images.json").read_text())
@@ -41,7 +41,7 @@ def host() -> str:
     return host
 
 
-def test_a_machine_without_a_daemon_is_told_in_one_line(tmp_path: Path) -> None:
+def test_example_build_without_a_daemon_fails_with_a_one_line_message(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "deploy/images/build_examples.py",
@@ -59,7 +59,7 @@ def test_a_machine_without_a_daemon_is_told_in_one_line(tmp_path: Path) -> None:
     ("policy", "verdict"), [(OraclePolicyConfig(), "passed"), (NoopPolicyConfig(), "failed")]
 )
 @pytest.mark.parametrize("layout", FORMATS)
-def test_an_example_is_solved_by_its_fix_alone(
+def test_example_task_is_solved_only_by_its_gold_patch(
     layout: str, policy: OraclePolicyConfig | NoopPolicyConfig, verdict: str, host: str, tmp_path: Path
 ) -> None:
     name, rows = FORMATS[layout]
@@ -80,5 +80,5 @@ def test_an_example_is_solved_by_its_fix_alone(
     expected = json.loads((EXAMPLES / rows).read_text())
     hidden = {test["test_id"] for test in ended["tests"]}
     if layout == "swe-bench":
-        wanted = json.loads(expected["FAIL_TO_PASS"]) + json.loads(expected["PASS_TO_PASS"])
-        assert hidden == set(wanted)
+        listed_tests = json.loads(expected["FAIL_TO_PASS"]) + json.loads(expected["PASS_TO_PASS"])
+        assert hidden == set(listed_tests)

@@ -1,4 +1,4 @@
-"""Images of the Docker backend against a real daemon that pulls from a registry of ours."""
+"""Image pulls of the Docker backend, by a real daemon from a fake registry."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @pytest.fixture
 async def names(daemon: Daemon, registry: FakeRegistry) -> AsyncIterator[list[str]]:
-    """Images that nobody has; removed afterwards."""
-    found = [registry.image(f"test/{secrets.token_hex(4)}") for _ in range(4)]
-    yield found
+    """Names of images that the daemon does not have; the images are removed afterwards."""
+    image_names = [registry.image(f"test/{secrets.token_hex(4)}") for _ in range(4)]
+    yield image_names
 
     def remove(client: docker.APIClient) -> None:
-        for name in found:
+        for name in image_names:
             with contextlib.suppress(docker.errors.ImageNotFound):
                 client.remove_image(name, force=True)
 
@@ -69,21 +69,21 @@ def short(name: str) -> str:
     return name.partition("/")[2].removesuffix(":latest")
 
 
-async def test_an_image_is_pulled_once_for_all_who_wait(
+async def test_concurrent_requests_share_one_image_pull(
     daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
 ) -> None:
     store = images(daemon, tmp_path)
-    found = await asyncio.gather(*(store.ensure(names[0]) for _ in range(8)))
-    assert len({image.id for image, _ in found}) == 1
+    results = await asyncio.gather(*(store.ensure(names[0]) for _ in range(8)))
+    assert len({image.id for image, _ in results}) == 1
     assert registry.pulls[short(names[0])] == 1
-    assert all(seconds > 0 for _, seconds in found)
-    again, _ = await store.ensure(names[0])
+    assert all(seconds > 0 for _, seconds in results)
+    cached, _ = await store.ensure(names[0])
     other, _ = await images(daemon, tmp_path).ensure(names[0])
-    assert again == other == found[0][0]
+    assert cached == other == results[0][0]
     assert registry.pulls[short(names[0])] == 1
 
 
-async def test_patience_ends(
+async def test_busy_registry_is_retried_a_limited_number_of_times(
     daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
 ) -> None:
     registry.faults.extend([429, 500, 429])
@@ -107,7 +107,7 @@ async def test_credentials_come_from_the_configured_file(
     assert present(daemon, image.id)
 
 
-async def test_beyond_the_budget_the_longest_unused_goes_but_never_one_in_use(
+async def test_image_budget_removes_least_recently_used_images_but_none_in_use(
     daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
 ) -> None:
     registry.layer_bytes = 1_000_000
@@ -118,14 +118,14 @@ async def test_beyond_the_budget_the_longest_unused_goes_but_never_one_in_use(
         record = store._record(image.id)
         os.utime(record, (record.stat().st_atime - age, record.stat().st_mtime - age))
         if name == in_use:
-            held = daemon.client.create_container(image.id, ["/nothing"])["Id"]
+            container = daemon.client.create_container(image.id, ["/nothing"])["Id"]
     try:
         await store.ensure(newest)
         assert [present(daemon, name) for name in names] == [True, False, False, True]
-        await store.ensure(oldest)  # it is pulled again
+        await store.ensure(oldest)  # pulls the image again
         assert registry.pulls[short(oldest)] == 2
     finally:
-        daemon.client.remove_container(held)
+        daemon.client.remove_container(container)
 
 
 async def test_a_cancelled_caller_does_not_stop_the_pull_of_others(
@@ -142,7 +142,7 @@ async def test_a_cancelled_caller_does_not_stop_the_pull_of_others(
     assert present(daemon, image.id)
 
 
-async def test_an_image_that_was_fetched_is_used_though_no_room_could_be_made(
+async def test_pulled_image_is_used_although_the_image_cleanup_failed(
     daemon: Daemon, names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_busy(_client: docker.APIClient) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Containers that are started ahead of demand, and what is left of an owner that was killed: nothing."""
+"""Warm containers, and the removal of containers after their owner was killed."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ def request_of(run: str) -> SandboxSpec:
 def containers(host: str, label: str) -> list[dict[str, Any]]:
     client = docker.APIClient(base_url=host, version="auto")
     try:
-        found: list[dict[str, Any]] = client.containers(all=True, filters={"label": label})
-        return found
+        rows: list[dict[str, Any]] = client.containers(all=True, filters={"label": label})
+        return rows
     finally:
         client.close()
 
@@ -94,11 +94,13 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("ready", [0, 3], ids=["while they start", "all ready"])
-async def test_nothing_of_a_killed_owner_is_left(host: str, home: Path, run: str, ready: int) -> None:
+async def test_reaper_removes_every_container_of_a_killed_owner(
+    host: str, home: Path, run: str, ready: int
+) -> None:
     backend = DockerBackend(DockerConfig(host=host), home)
     await backend.images.ensure("local:reference")
     (backend.home / "sandboxes/docker").mkdir(parents=True, exist_ok=True)
-    await backend.reap()  # what interrupted tests left
+    await backend.reap()  # leftovers of interrupted tests
     before = set(home.rglob("*"))
     command = [sys.executable, "-c", _OWNER, str(home), host, run, str(ready)]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as owner:
@@ -110,12 +112,12 @@ async def test_nothing_of_a_killed_owner_is_left(host: str, home: Path, run: str
             assert await backend.reap(run_id=run) == 0
         finally:
             owner.kill()
-    # Without any reaper: the end of the owner's connections is the end of the agents.
+    # Even without a reaper, the agents exit when the owner's connections end.
     owned = f"{OWNER}={label}"
     await until(lambda: not [row for row in containers(host, owned) if row["State"] == "running"])
     assert await backend.reap(run_id="another") == 0
     removed = await backend.reap(run_id=run)
-    while [*containers(host, f"{RUN_ID}={run}"), *backend.ledger.entries()]:  # one was in the making
+    while [*containers(host, f"{RUN_ID}={run}"), *backend.ledger.entries()]:  # one was still starting
         await asyncio.sleep(0.1)
         removed += await backend.reap(run_id=run)
     assert removed > ready
@@ -125,28 +127,26 @@ async def test_nothing_of_a_killed_owner_is_left(host: str, home: Path, run: str
     await backend.close()
 
 
-async def test_a_request_gets_a_container_that_was_started_ahead(
-    backend: DockerBackend, host: str, run: str
-) -> None:
+async def test_request_gets_a_warm_container(backend: DockerBackend, host: str, run: str) -> None:
     await backend.prepare({"local:reference": 2})
     await until(lambda: backend.population().idle == 2)
     rows = containers(host, f"{RUN_ID}={run}")
     assert {row["Labels"][ROLE] for row in rows} == {"sandbox"}
-    ahead = {entry.id for entry in backend.ledger.entries()}
+    warm_ids = {entry.id for entry in backend.ledger.entries()}
     async with backend.open(replace(request_of(run), env={"COLOUR": "red"})) as box:
         assert box.startup.warm
-        assert box.id in ahead
-        (entry,) = (one for one in backend.ledger.entries() if one.id == box.id)
+        assert box.id in warm_ids
+        (entry,) = (candidate for candidate in backend.ledger.entries() if candidate.id == box.id)
         assert (entry.run_id, entry.name) == (run, "key")
         assert 0 < entry.deadline - time.monotonic() <= LIMITS.lifetime_s
-        shown = await box.exec("cat a.txt; echo $COLOUR; echo more >> a.txt", timeout_s=_PATIENCE_S)
-        assert shown.stdout == b"first\nsecond\nthird\nred\n"
+        result = await box.exec("cat a.txt; echo $COLOUR; echo more >> a.txt", timeout_s=_PATIENCE_S)
+        assert result.stdout == b"first\nsecond\nthird\nred\n"
         assert "+more" in await box.diff()
     async with backend.open(replace(request_of(run), run_id="another")) as box:
         assert not box.startup.warm  # its labels would name the wrong run
 
 
-async def test_what_was_killed_while_it_waited_is_not_handed_out(
+async def test_warm_container_killed_while_idle_is_not_handed_out(
     backend: DockerBackend, host: str, run: str
 ) -> None:
     await backend.prepare({"local:reference": 1})
@@ -157,7 +157,7 @@ async def test_what_was_killed_while_it_waited_is_not_handed_out(
         assert (await box.exec("echo fine", timeout_s=_PATIENCE_S)).stdout == b"fine\n"
 
 
-async def test_a_hanging_owner_keeps_none_beyond_its_deadline(
+async def test_reaper_removes_warm_containers_of_a_hanging_owner_at_their_deadline(
     backend: DockerBackend, host: str, home: Path, run: str
 ) -> None:
     await backend.prepare({"local:reference": 1})
@@ -172,7 +172,7 @@ async def test_a_hanging_owner_keeps_none_beyond_its_deadline(
     await other.close()
 
 
-async def test_closing_while_they_start_leaves_nothing(host: str, home: Path, run: str) -> None:
+async def test_closing_during_warm_starts_leaves_no_container(host: str, home: Path, run: str) -> None:
     for pause in (0.0, 0.05, 0.2):
         backend = DockerBackend(DockerConfig(host=host), home, warm=settings_of(run))
         await backend.prepare({"local:reference": 2})
@@ -182,7 +182,7 @@ async def test_closing_while_they_start_leaves_nothing(host: str, home: Path, ru
         assert containers(host, f"{RUN_ID}={run}") == []
 
 
-async def test_a_setting_turns_it_off(host: str, home: Path, run: str) -> None:
+async def test_warm_per_image_of_zero_disables_warm_containers(host: str, home: Path, run: str) -> None:
     config = SandboxConfig(backend="docker", docker=DockerConfig(host=host, warm_per_image=0))
     backend = make_backend(config, home, run_id=run)
     assert isinstance(backend, DockerBackend)

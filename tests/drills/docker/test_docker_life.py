@@ -1,4 +1,4 @@
-"""The life and death of Docker sandboxes: killed owners, containers and daemons, and starts that fail."""
+"""Lifecycle of Docker sandboxes: killed owners, containers and daemons, and failed starts."""
 
 from __future__ import annotations
 
@@ -67,23 +67,23 @@ def spec(**fields: Any) -> SandboxSpec:
     return SandboxSpec(**{"image": "local:reference", "limits": SMALL, **fields})
 
 
-async def test_the_reaper_ends_what_outlives_its_deadline(
+async def test_reaper_removes_containers_past_their_deadline(
     host: str, home: Path, backend: DockerBackend
 ) -> None:
     async with backend.open(spec()) as box:
         image, _ = await backend.images.ensure("local:reference")
-        stranger = ContainerOwner(host="elsewhere", boot="b", namespace=1, pid=1, start=1)
-        late = {**labels("sb-late", spec(run_id="late"), stranger), DEADLINE: str(int(time.time()) - 100)}
-        config = container_config(spec(), image, backend.config, labels=late, quota=False)
+        owner = ContainerOwner(host="elsewhere", boot="b", namespace=1, pid=1, start=1)
+        expired = {**labels("sb-late", spec(run_id="late"), owner), DEADLINE: str(int(time.time()) - 100)}
+        config = container_config(spec(), image, backend.config, labels=expired, quota=False)
         client(host).start(client(host).create_container_from_config(config)["Id"])
         assert [row["State"] for row in of_run(host, "late")] == ["running"]
-        assert await backend.reap() >= 1  # somebody else's orphans count as well
+        assert await backend.reap() >= 1  # orphans of other owners count as well
         assert of_run(host, "late") == []
         assert (await box.exec("echo fine", timeout_s=20)).stdout == b"fine\n"
 
 
 @pytest.mark.parametrize("way", ["kill", "remove_container"])
-async def test_a_killed_container_is_a_typed_error(host: str, backend: DockerBackend, way: str) -> None:
+async def test_killed_container_raises_a_typed_error(host: str, backend: DockerBackend, way: str) -> None:
     async with backend.open(spec()) as box:
         task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
         await asyncio.sleep(0.2)
@@ -96,7 +96,7 @@ async def test_a_killed_container_is_a_typed_error(host: str, backend: DockerBac
             await box.read_file("a.txt")
 
 
-async def test_memory_that_belongs_to_no_process_ends_commands_or_the_box_with_a_typed_error(
+async def test_full_shared_memory_kills_commands_or_raises_sandbox_memory_error(
     backend: DockerBackend,
 ) -> None:
     limits = SandboxLimits(memory_mb=64, processes=32, disk_mb=256)
@@ -105,7 +105,7 @@ async def test_memory_that_belongs_to_no_process_ends_commands_or_the_box_with_a
         results = await asyncio.gather(
             *(box.exec(script, timeout_s=60) for _ in range(20)), return_exceptions=True
         )
-    for result in results:  # the kernel chooses: every command, or the agent with all that come after
+    for result in results:  # the kernel kills either the commands or the agent
         if isinstance(result, ExecResult):
             assert result.exit_code == 137
         else:
@@ -115,7 +115,7 @@ async def test_memory_that_belongs_to_no_process_ends_commands_or_the_box_with_a
 
 @pytest.fixture
 def own_daemon() -> Iterator[tuple[str, Callable[[str], None]]]:
-    """A daemon of our own, so that nobody else suffers; its address and ``control(command)``."""
+    """A private daemon that tests may stop: its address and ``control(command)``."""
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("only root can start a Docker daemon, and dockerd must be installed")
     folder = Path(tempfile.mkdtemp(prefix="trainyard-docker-"))
@@ -136,7 +136,7 @@ def own_daemon() -> Iterator[tuple[str, Callable[[str], None]]]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def test_a_daemon_that_dies_is_a_typed_error_and_its_return_is_noticed(
+async def test_stopped_daemon_raises_typed_errors_and_works_after_a_restart(
     home: Path, own_daemon: tuple[str, Callable[[str], None]], tmp_path: Path
 ) -> None:
     host, control = own_daemon
@@ -161,23 +161,23 @@ async def test_a_daemon_that_dies_is_a_typed_error_and_its_return_is_noticed(
     await backend.close()
 
 
-async def test_a_container_says_whose_it_is_and_is_limited(host: str, backend: DockerBackend) -> None:
+async def test_container_has_owner_labels_and_resource_limits(host: str, backend: DockerBackend) -> None:
     async with backend.open(spec(run_id="r", name="train/0/t/1")):
         ((sandbox, live),) = backend._live.items()
-        made = client(host).inspect_container(live.container_id)
+        details = client(host).inspect_container(live.container_id)
         (entry,) = backend.ledger.entries()
         assert (entry.id, entry.run_id, entry.name) == (sandbox, "r", "train/0/t/1")
-    found = made["Config"]["Labels"]
-    assert (found[ROLE], found[SANDBOX_ID], found[RUN_ID]) == ("sandbox", sandbox, "r")
-    assert found[NAME] == "train/0/t/1"
-    assert ContainerOwner.parse(found[OWNER]) == ContainerOwner.this()
-    assert 0 < float(found[DEADLINE]) - time.time() < SMALL.lifetime_s
-    assert made["HostConfig"]["Memory"] == 96 << 20
-    assert made["HostConfig"]["PidsLimit"] == 32
+    stored = details["Config"]["Labels"]
+    assert (stored[ROLE], stored[SANDBOX_ID], stored[RUN_ID]) == ("sandbox", sandbox, "r")
+    assert stored[NAME] == "train/0/t/1"
+    assert ContainerOwner.parse(stored[OWNER]) == ContainerOwner.this()
+    assert 0 < float(stored[DEADLINE]) - time.time() < SMALL.lifetime_s
+    assert details["HostConfig"]["Memory"] == 96 << 20
+    assert details["HostConfig"]["PidsLimit"] == 32
     assert of_run(host, "r") == []
 
 
-async def test_a_cancelled_start_leaves_nothing(host: str, backend: DockerBackend) -> None:
+async def test_cancelled_start_leaves_no_container(host: str, backend: DockerBackend) -> None:
     async def opened(run: str) -> None:
         async with backend.open(spec(run_id=run)):
             await asyncio.sleep(600)
@@ -189,14 +189,14 @@ async def test_a_cancelled_start_leaves_nothing(host: str, backend: DockerBacken
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-    give_up = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _PATIENCE_S
     while of_run(host, run) or any(backend.ledger.entries()):
-        assert time.monotonic() < give_up, of_run(host, run)
+        assert time.monotonic() < deadline, of_run(host, run)
         await asyncio.sleep(0.1)
 
 
 def imported(host: str, name: str, files: dict[str, str]) -> str:
-    """An image of copies of the host's files."""
+    """Import an image of copies of the host's files; return its name."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as tar:
         for target, source in files.items():
@@ -207,12 +207,12 @@ def imported(host: str, name: str, files: dict[str, str]) -> str:
 
 
 def with_libraries(*programs: str) -> dict[str, str]:
-    """Return the host's files that programs need, the programs included."""
+    """Map programs and their shared libraries to their paths on the host."""
     listed = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
     return {path: path for path in (*programs, *re.findall(r"/[\w./+-]+", listed))}
 
 
-async def test_an_image_without_shell_or_python_says_so(host: str, backend: DockerBackend) -> None:
+async def test_unusable_images_are_rejected_with_the_reason(host: str, backend: DockerBackend) -> None:
     images = {
         "has no /bin/sh": imported(host, "empty", {"/etc/hosts": "/etc/hosts"}),
         "no Python 3.7": imported(host, "shell", with_libraries("/bin/sh")),
@@ -233,7 +233,7 @@ async def test_an_image_without_shell_or_python_says_so(host: str, backend: Dock
             pass
 
 
-async def test_an_image_that_somebody_removed_is_fetched_again(host: str, backend: DockerBackend) -> None:
+async def test_removed_image_is_fetched_again(host: str, backend: DockerBackend) -> None:
     async with backend.open(spec()) as box:
         await box.exec("true", timeout_s=20)
     await backend.images.ensure("local:reference")
@@ -242,7 +242,7 @@ async def test_an_image_that_somebody_removed_is_fetched_again(host: str, backen
         assert (await box.exec("echo again", timeout_s=20)).stdout == b"again\n"
 
 
-async def test_an_image_that_was_built_again_is_the_new_one(backend: DockerBackend, tmp_path: Path) -> None:
+async def test_rebuilt_local_image_replaces_the_old_one(backend: DockerBackend, tmp_path: Path) -> None:
     for version in ("one", "two"):
         (tmp_path / "version").write_text(version)
         build_image(backend.home, "rebuilt", tmp_path, env={"COLOUR": version})
@@ -252,14 +252,14 @@ async def test_an_image_that_was_built_again_is_the_new_one(backend: DockerBacke
         await backend.images.remove("local:rebuilt")
 
 
-async def test_a_diff_reads_originals_that_nobody_can_touch(host: str, backend: DockerBackend) -> None:
+async def test_diff_reads_originals_from_an_unstarted_container(host: str, backend: DockerBackend) -> None:
     async with backend.open(spec()) as box:
         await box.exec("echo more >> a.txt; rm crlf.bat", timeout_s=20)
         first = await box.diff()
         rows = client(host).containers(all=True, filters={"label": f"{ROLE}=pristine"})
-        mine = [row for row in rows if row["Labels"][OWNER] == ContainerOwner.this().label()]
-        assert [row["State"] for row in mine] == ["created"]
-        client(host).remove_container(mine[0]["Id"], force=True)
+        owned = [row for row in rows if row["Labels"][OWNER] == ContainerOwner.this().label()]
+        assert [row["State"] for row in owned] == ["created"]
+        client(host).remove_container(owned[0]["Id"], force=True)
         await box.exec("echo less > tool.sh", timeout_s=20)
         second = await box.diff()
     assert "-two\r\n" in first
@@ -269,14 +269,14 @@ async def test_a_diff_reads_originals_that_nobody_can_touch(host: str, backend: 
     assert [row for row in rows if row["Labels"][OWNER] == ContainerOwner.this().label()] == []
 
 
-async def test_preflight_names_a_daemon_that_does_not_answer(home: Path) -> None:
+async def test_preflight_reports_an_unreachable_daemon(home: Path) -> None:
     backend = DockerBackend(DockerConfig(host="unix:///nowhere/docker.sock"), home)
     (finding,) = await preflight(backend)
     assert (finding.severity, "make docker" in finding.message) == ("error", True)
     await backend.close()
 
 
-def test_one_backend_serves_one_event_loop_after_another(host: str, home: Path) -> None:
+def test_backend_works_in_successive_event_loops(host: str, home: Path) -> None:
     backend = DockerBackend(DockerConfig(host=host), home)
 
     async def use() -> bytes:

@@ -16,7 +16,7 @@ REPO = Path(__file__).parents[3]
 _PATIENCE_S = 120.0
 
 
-def test_a_daemon_started_for_a_command_ends_with_it_even_by_an_interrupt() -> None:
+def test_daemon_started_for_a_command_ends_with_it_on_an_interrupt() -> None:
     if os.geteuid() != 0 or shutil.which("dockerd") is None:
         pytest.skip("only root can start a Docker daemon, and dockerd must be installed")
     if Path("/var/run/docker.sock").is_socket():
@@ -25,7 +25,7 @@ def test_a_daemon_started_for_a_command_ends_with_it_even_by_an_interrupt() -> N
     script, socket = str(REPO / "deploy/setup/docker.sh"), folder / "docker" / "docker.sock"
     env = {name: value for name, value in os.environ.items() if name != "DOCKER_HOST"}
     env["TRAINYARD_HOME"] = str(folder)
-    # No shell: one that is interrupted before it has begun its next command begins it all the same.
+    # No shell: a shell that is interrupted between two commands still starts the second.
     command = [sys.executable, "-c", "import signal; print('started', flush=True); signal.pause()"]
     process = subprocess.Popen(
         [script, "run", *command],
@@ -33,7 +33,7 @@ def test_a_daemon_started_for_a_command_ends_with_it_even_by_an_interrupt() -> N
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        # A shell cannot trap what was ignored when it began, as it is in background jobs.
+        # A shell cannot trap a signal ignored at its start, as SIGINT is in background jobs.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
