@@ -1,6 +1,6 @@
-"""Submissions that attack the sandbox or what grading leaves in it, in Docker containers.
+"""Hostile submissions against the sandbox and the files of grading, in Docker containers.
 
-Each is tried under one of its rules, chosen by its name.
+Each runs under one of its grade rules, selected by a hash of its name.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def backend(adversary_home: Path) -> AsyncIterator[DockerBackend]:
 
 
 @pytest.mark.parametrize(("submission", "rule"), CASES)
-async def test_submission_in_docker(
+async def test_hostile_submission_gets_an_expected_verdict_in_docker(
     backend: DockerBackend, adversary_row: TaskRow, submission: Submission, rule: str
 ) -> None:
     await assert_ends_right(backend, adversary_row, submission, rule)

@@ -1,4 +1,4 @@
-"""Every submission under every grade rule that it is for, on the local backend: it ends as it must."""
+"""Every hostile submission under each of its grade rules, on the local backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("submission", "rule"), CASES)
-async def test_submission(
+async def test_hostile_submission_gets_an_expected_verdict(
     adversary_home: Path, adversary_row: TaskRow, submission: Submission, rule: str
 ) -> None:
     await assert_ends_right(LocalBackend(adversary_home), adversary_row, submission, rule)

@@ -1,4 +1,4 @@
-"""Agents that leave something in their own sandbox, where their task is graded, instead of solving it."""
+"""Agents that leave attacks in their own sandbox, in which the task is graded, instead of solving it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def row(home: Path) -> TaskRow:
 
 
 @pytest.mark.parametrize("left", LEFT)
-async def test_what_an_agent_leaves_does_not_pass(home: Path, row: TaskRow, left: str) -> None:
-    commands, ends = LEFT[left]
+async def test_attack_left_in_the_graded_sandbox_earns_no_reward(home: Path, row: TaskRow, left: str) -> None:
+    commands, allowed_verdicts = LEFT[left]
     grade = await graded_after(environments(LocalBackend(home)), row, commands)
-    assert grade.verdict in ends, f"{grade.verdict}: {grade.detail}\n{grade.log[-3000:]}"
+    assert grade.verdict in allowed_verdicts, f"{grade.verdict}: {grade.detail}\n{grade.log[-3000:]}"
     assert grade.reward == 0.0

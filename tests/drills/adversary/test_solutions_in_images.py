@@ -1,4 +1,4 @@
-"""Submissions that look for the solution do find it where nothing removes it: they are worth something."""
+"""Submissions that search for the solution find it if nothing removes it: the attacks are effective."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.adversary.frame import find, grade
 @pytest.mark.parametrize(
     "name", ["git show of a tag", "history and files at once", "HEAD of an intact image", "reads fix.patch"]
 )
-async def test_the_solution_is_there_to_be_found(
+async def test_solution_search_succeeds_without_the_removal_of_answers(
     monkeypatch: pytest.MonkeyPatch, adversary_home: Path, adversary_row: TaskRow, name: str
 ) -> None:
     async def nothing(*_: object) -> None:
