@@ -1,4 +1,4 @@
-"""One epoch on the same data as TRL's SFTTrainer: the same loss curve. Needs ``requirements/oracles.txt``."""
+"""Loss curve of one epoch against TRL's SFTTrainer. Needs ``requirements/oracles.txt``."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ CONFIG = FineTuningConfig(
 )
 
 
-def by_trl(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
-    """Return what TRL logs of each step: padded batches, loss on assistant tokens, a cosine schedule."""
+def train_with_trl(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
+    """Train with padded batches, assistant tokens and a cosine schedule; return TRL's log of each step."""
     from datasets import Dataset
     from torch.utils.data import SequentialSampler
     from transformers import AutoTokenizer, Qwen3ForCausalLM
@@ -56,12 +56,12 @@ def by_trl(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
     return [row for row in trainer.state.log_history if "loss" in row]
 
 
-def by_us(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
+def train_with_trainyard(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
     steps = len(records) // BATCH
     config = CONFIG.trainer(steps)
     opened = open_model(str(folder / "model"), home=folder)
     trainer = Trainer(opened.model, algorithm=IMITATION, config=config, max_context=64, seed=0)
-    found = [
+    metrics = [
         trainer.imitate(
             records[step * BATCH : (step + 1) * BATCH],
             # transformers' warm-up begins at 0, ours at the first share of the peak
@@ -72,18 +72,18 @@ def by_us(folder: Path, records: list[TokenRecord]) -> list[dict[str, float]]:
         for step in range(steps)
     ]
     trainer.close()
-    return found
+    return metrics
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_an_epoch_has_the_loss_curve_of_trls_sft_trainer(tmp_path: Path) -> None:
+def test_loss_curve_of_an_epoch_matches_trls_sft_trainer(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     write_tiny_model("Qwen/Qwen3-0.6B", tmp_path / "model", home=tmp_path)
     chat = open_model(str(tmp_path / "model"), home=tmp_path).chat()
     renderer = ConversationRenderer(chat, ConversationConfig(prompt="compact_v1"))
     records = [renderer.render(trajectory(number)) for number in range(32)]
-    theirs = by_trl(tmp_path, records)
-    ours = by_us(tmp_path, records)
+    theirs = train_with_trl(tmp_path, records)
+    ours = train_with_trainyard(tmp_path, records)
     assert len(theirs) == len(ours) == 8
     assert [row["loss/value"] for row in ours] == pytest.approx([row["loss"] for row in theirs], abs=1e-4)
     assert [row["grad/norm"] for row in ours] == pytest.approx([row["grad_norm"] for row in theirs], rel=1e-3)

@@ -1,8 +1,8 @@
-"""Named modes against the loss functions of TRL.
+"""Presets against the loss functions of TRL.
 
-Every comparison is of the loss and of its gradient by each log-probability, on random batches in float64.
-Where they mean something else by the same name, the settings that make them agree are the ones compared; the
-differences are the table of ``engine/algorithms/README.md``. ``requirements/oracles.txt`` installs TRL.
+Every test compares the loss and its gradient by each log-probability, on random batches in float64.
+Where TRL uses a name differently, the compared settings make both agree; the differences are in the table of
+``engine/algorithms/README.md``. ``requirements/oracles.txt`` installs TRL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_FILTER: dict[str, Any] = {"filtered_reasons": ()}
 
 
 class Case:
-    """A padded batch [ROWS, WIDTH] of trajectories of unequal lengths, as the oracles take it."""
+    """A padded batch [ROWS, WIDTH] of trajectories of unequal lengths, in the format of the oracles."""
 
     def __init__(self, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -43,7 +43,7 @@ class Case:
         self.advantages = torch.randn(ROWS, generator=generator, dtype=torch.float64)
 
     def ours(self, settings: dict[str, Any]) -> tuple[float, Tensor]:
-        """Loss and gradient [ROWS, WIDTH] of the product."""
+        """Compute the product's loss and its gradient [ROWS, WIDTH]."""
         config = AlgorithmConfig(**(NO_FILTER | settings))
         groups = [
             [
@@ -84,7 +84,7 @@ def agree(ours: tuple[float, Tensor], theirs: tuple[float, Tensor], tolerance: f
 
 
 def trl_loss(case: Case, **settings: Any) -> tuple[float, Tensor]:
-    """``GRPOTrainer._compute_loss`` with the log-probabilities given, in its training mode."""
+    """Compute ``GRPOTrainer._compute_loss`` and its gradient in training mode."""
     grpo_trainer = pytest.importorskip("trl.trainer.grpo_trainer", reason="TRL is not installed")
     new = case.new.clone().requires_grad_()
     trainer = object.__new__(grpo_trainer.GRPOTrainer)
@@ -147,15 +147,15 @@ GRPO = {"preset": "grpo", "kl": "none", "kl_coefficient": 0.0}
         ),
     ],
 )
-def test_trl(settings: dict[str, Any], oracle: dict[str, Any], seed: int) -> None:
+def test_loss_and_gradient_match_trl(settings: dict[str, Any], oracle: dict[str, Any], seed: int) -> None:
     case = Case(seed)
     agree(case.ours(settings), trl_loss(case, **oracle))
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("mode", ["token_tis", "icepop"])
-def test_trl_importance_correction(mode: str, seed: int) -> None:
-    """TRL's token_truncate and token_mask, with the ratio its rollout code makes of the log-probabilities."""
+def test_importance_correction_matches_trl(mode: str, seed: int) -> None:
+    """TRL's token_truncate and token_mask, with the ratio that its rollout code computes."""
     case = Case(seed)
     ratio = torch.exp(case.old - case.sampler)
     if mode == "token_tis":
@@ -166,7 +166,7 @@ def test_trl_importance_correction(mode: str, seed: int) -> None:
     agree(case.ours(settings), trl_loss(case, loss_type="grpo", importance_sampling_ratio=ratio))
 
 
-def test_the_oracle_can_disagree() -> None:
+def test_comparison_with_trl_detects_a_different_clip() -> None:
     case = Case(0)
     with pytest.raises(AssertionError):
         agree(case.ours(GRPO | {"clip_high": 0.25}), trl_loss(case, loss_type="grpo"))
