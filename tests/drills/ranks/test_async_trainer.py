@@ -1,4 +1,4 @@
-"""Runs of two ranks through the trainer beside the event loop: imitation, and a cancelled update."""
+"""Two ranks under the asynchronous trainer: imitation, and a cancelled update."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.trainer.trainer_builders import processes_of
 __all__ = ["chat", "config", "records"]
 
 
-async def test_ranks_make_the_same_steps(records: list[TokenRecord], tmp_path: Path) -> None:
+async def test_two_ranks_imitate_like_a_single_trainer(records: list[TokenRecord], tmp_path: Path) -> None:
     alone = trainer(model(), tokens_per_microbatch=128)
     config = FineTuningConfig(
         learning_rate=1e-3, threads=1, tokens_per_microbatch=128, data_parallel=2, device="cpu"
@@ -40,16 +40,16 @@ async def test_ranks_make_the_same_steps(records: list[TokenRecord], tmp_path: P
     try:
         for _ in range(2):
             expected = alone.imitate(records, rate=1e-3)
-            found = await ranks.imitate(records, rate=1e-3)
-            assert found["loss/value"] == pytest.approx(expected["loss/value"], rel=1e-5)
-            assert found["grad/norm"] == pytest.approx(expected["grad/norm"], rel=1e-4)
+            metrics = await ranks.imitate(records, rate=1e-3)
+            assert metrics["loss/value"] == pytest.approx(expected["loss/value"], rel=1e-5)
+            assert metrics["grad/norm"] == pytest.approx(expected["grad/norm"], rel=1e-4)
         assert await ranks.cross_entropy(records) == pytest.approx(alone.cross_entropy(records), rel=1e-4)
     finally:
         await ranks.close()
         alone.close()
 
 
-async def test_ranks_that_compute_are_ended_by_a_cancelled_update(config: TrainRun, tmp_path: Path) -> None:
+async def test_cancelled_update_ends_the_rank_processes(config: TrainRun, tmp_path: Path) -> None:
     trainer = await opened(config, tmp_path, data_parallel=2)
     assert isinstance(trainer._trainer, TrainerGroup)
     processes = processes_of(trainer._trainer)

@@ -1,4 +1,4 @@
-"""Trainers in child processes: other numbers of ranks, torchrun, and failures that do not hang."""
+"""Trainers in child processes: other numbers of ranks, torchrun, and failures without hangs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_checkpoints_resume_in_any_number_of_ranks(tmp_path: Path, policy: Path)
                 )
 
 
-def test_one_rank_resumes_in_two(tmp_path: Path, policy: Path) -> None:
+def test_checkpoint_of_one_rank_resumes_in_two(tmp_path: Path, policy: Path) -> None:
     single = whole_model()
     trainer = alone(single)
     trainer.update(episodes(), temperature=1.0)
@@ -65,22 +65,22 @@ def test_one_rank_resumes_in_two(tmp_path: Path, policy: Path) -> None:
         assert ranks.updates == 2
 
 
-def test_a_rank_that_fails_ends_the_group(policy: Path) -> None:
+def test_failed_rank_ends_the_group(policy: Path) -> None:
     with group(policy, None) as ranks, pytest.raises(TrainerError, match=r"rank \d of the trainer failed"):
         ranks.update(episodes(), temperature="hot")  # type: ignore[arg-type]
 
 
-def test_a_rank_that_hangs_is_named(policy: Path) -> None:
+def test_group_reports_a_hanging_rank_and_ends(policy: Path) -> None:
     with group(policy, None) as ranks:
         assert ranks._watch is not None
-        ranks._watch._timeout_s = 20  # only now: a rank may take longer to start on a busy machine
+        ranks._watch._timeout_s = 20  # not at the start, which may take longer on a busy machine
         os.kill(pids_of(ranks)[1], signal.SIGSTOP)
         with pytest.raises(TrainerError, match="rank 1 of the trainer gave no sign of life for 20 s"):
             ranks.update(episodes(), temperature=1.0)
         assert all(process.ending() is not None for process in processes_of(ranks))
 
 
-def test_a_rank_that_cannot_start_is_named(policy: Path) -> None:
+def test_group_reports_a_rank_that_cannot_start(policy: Path) -> None:
     with (
         pytest.raises(TrainerError, match=r"rank \d of the trainer failed: there is no model folder"),
         group(policy / "nowhere", None),

@@ -1,4 +1,4 @@
-"""Runs that are killed at an arbitrary moment end as the uninterrupted ones."""
+"""Runs killed at an arbitrary moment match uninterrupted ones."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.unit.trainer.test_checkpoint import assert_same_end, names
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks round alike whichever process starts them."""
+    """Use one thread, so that ranks round alike in every parent process."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
-def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
-    """SIGKILL at an arbitrary moment, maybe while saving; the attempt after it is another process."""
+def test_killed_run_matches_an_uninterrupted_one(tmp_path: Path) -> None:
+    """SIGKILL may interrupt a save; the next attempt is another process."""
     killed = tmp_path / "killed"
     process = _start(killed)
     _wait(lambda: _newest(killed) >= 3, process)
@@ -37,7 +37,7 @@ def test_a_killed_run_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     assert names(killed) == [f"{length - 1:05d}", f"{length:05d}"]
 
 
-def test_a_killed_run_of_two_ranks_leaves_none_and_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
+def test_killed_run_of_two_ranks_ends_them_and_matches_an_uninterrupted_one(tmp_path: Path) -> None:
     killed = tmp_path / "killed"
     process = _start(killed, ranks=2)
     _wait(lambda: _newest(killed) >= 2, process)

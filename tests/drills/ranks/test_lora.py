@@ -1,4 +1,4 @@
-"""Two ranks train the adapters of one, over a policy of ours and over a published mixture of experts."""
+"""Adapters trained by two ranks match those of one, for a built-in and a published model."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def policy(tmp_path: Path) -> Path:
     return folder
 
 
-async def test_two_ranks_read_and_train_a_published_model(tmp_path: Path) -> None:
-    """A mixture of experts in bfloat16; steps in proportion to gradients, as rounding decides signs."""
+async def test_two_ranks_train_adapters_of_a_published_mixture_of_experts(tmp_path: Path) -> None:
+    """Steps are proportional to gradients, as bfloat16 rounding decides their signs."""
     published = write_tiny(tmp_path / "published", "qwen3_moe", dtype=torch.bfloat16, chat_template=TEMPLATE)
     settings = {"lora_targets": (), "precision": "bf16", "epsilon": 1.0, "learning_rate": 1.0}
-    found = []
+    adapters = []
     for name, grid in (("alone", {}), ("ranks", {"data_parallel": 2})):
         run_dir = tmp_path / name
-        found.append(await train(write_run(run_dir, published, **settings, **grid), run_dir, 1))
-    expected, ranks = found
+        adapters.append(await train(write_run(run_dir, published, **settings, **grid), run_dir, 1))
+    expected, ranks = adapters
     assert all(weight.abs().max() > 0 for name, weight in expected.items() if "lora_B" in name)
     for name, weight in expected.items():
         assert (ranks[name] - weight).norm() <= 0.05 * weight.norm(), name
@@ -41,13 +41,13 @@ async def test_two_ranks_read_and_train_a_published_model(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("grid", [{"data_parallel": 2}, {"context_parallel": 2}])
-async def test_two_ranks_train_the_adapters_of_one(
+async def test_adapters_of_two_ranks_match_those_of_one(
     tmp_path: Path, policy: Path, grid: dict[str, int]
 ) -> None:
     alone, ranks = tmp_path / "alone", tmp_path / "ranks"
     expected = await train(write_run(alone, policy), alone, 2)
     config = write_run(ranks, policy, **grid)
     await train(config, ranks, 1)
-    found = await train(config, ranks, 1)  # resumed: the sampler has got the adapters of the checkpoint
+    resumed_adapters = await train(config, ranks, 1)  # resumed with the adapters of the checkpoint
     for name, weight in expected.items():
-        assert (found[name] - weight).norm() <= 1e-5 * weight.norm(), name
+        assert (resumed_adapters[name] - weight).norm() <= 1e-5 * weight.norm(), name

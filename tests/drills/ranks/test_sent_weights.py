@@ -1,4 +1,4 @@
-"""Weights out of two ranks: those of an export, in the memory of a shard."""
+"""Weights sent by two ranks equal an export and need the memory of a shard."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from tests.unit.trainer.weight_consumers import IDS, Drop, Hoard, Store
 
 
 @pytest.mark.parametrize("family", ["builtin", "qwen2", "qwen3_moe"])
-async def test_they_are_those_of_an_export_of_the_same_moment(tmp_path: Path, family: str) -> None:
+async def test_weights_sent_by_two_ranks_equal_an_export(tmp_path: Path, family: str) -> None:
     await assert_sent_as_exported(tmp_path, family, data_parallel=2)
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}])
-async def test_with_ranks_and_vllm_this_process_holds_no_weights(
+async def test_controller_of_ranks_holds_no_weights_with_vllm(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     policy = write_tiny(tmp_path / "policy", "qwen3", chat_template=TEMPLATES["qwen3"])
-    found = {}
+    results = {}
     for engine in ("builtin", "vllm"):
         config = make_run(policy, engine=engine, data_parallel=2, **settings)
         folder = tmp_path / engine
@@ -52,16 +52,16 @@ async def test_with_ranks_and_vllm_this_process_holds_no_weights(
         cursor: dict[str, Any] = {"cursor": {}, "provenance": {}}
         checkpoint = write_snapshot(await trainer.snapshot(folder, 1, **cursor))
         await trainer.close()
-        again = await AsyncTrainer.open(
+        resumed = await AsyncTrainer.open(
             TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=checkpoint
         )
-        await again.update(GROUPS, temperature=1.0)
-        await again.send_weights(Store(folder / "sent"))
-        found[engine] = load_file(folder / "sent"), await again.logprobs(IDS)
-        await again.close()
-    assert found["builtin"][1] == found["vllm"][1]
-    for name, tensor in found["builtin"][0].items():
-        assert torch.equal(tensor, found["vllm"][0][name]), name
+        await resumed.update(GROUPS, temperature=1.0)
+        await resumed.send_weights(Store(folder / "sent"))
+        results[engine] = load_file(folder / "sent"), await resumed.logprobs(IDS)
+        await resumed.close()
+    assert results["builtin"][1] == results["vllm"][1]
+    for name, tensor in results["builtin"][0].items():
+        assert torch.equal(tensor, results["vllm"][0][name]), name
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def large(tmp_path: Path) -> Iterator[tuple[TrainerGroup, int]]:
 
 
 def peaks(group: TrainerGroup, consumer: Any) -> list[int]:
-    """Return the memory that each rank needs on top to send its weights, in bytes."""
+    """Return the additional memory of each rank while it sends its weights, in bytes."""
     pids = pids_of(group)
     for pid in pids:
         forget_peak(pid)
@@ -99,10 +99,10 @@ def peaks(group: TrainerGroup, consumer: Any) -> list[int]:
     return [memory("VmHWM:", pid) - start for pid, start in zip(pids, before, strict=True)]
 
 
-def test_no_rank_holds_a_second_copy(large: tuple[TrainerGroup, int], tmp_path: Path) -> None:
+def test_sending_weights_copies_no_whole_model(large: tuple[TrainerGroup, int], tmp_path: Path) -> None:
     group, whole = large
-    group.send_weights(Drop())  # first use of whatever is kept
+    group.send_weights(Drop())  # allocate lasting buffers
     written = WriteFolder(folder=tmp_path / "1", dtype=torch.float32, bucket_bytes=16 << 20)
-    found = {"drop": peaks(group, Drop()), "write": peaks(group, written)}
-    assert max(max(of_ranks) for of_ranks in found.values()) <= 0.5 * whole, (found, whole)
+    peak_bytes = {"drop": peaks(group, Drop()), "write": peaks(group, written)}
+    assert max(max(of_ranks) for of_ranks in peak_bytes.values()) <= 0.5 * whole, (peak_bytes, whole)
     assert peaks(group, Hoard())[0] > 0.8 * whole, "what keeps everything would show"

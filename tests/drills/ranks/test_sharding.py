@@ -1,4 +1,4 @@
-"""Two ranks load a large model, each in the memory of its shard and one tensor."""
+"""Two ranks load a large model, each with the memory of its shard and one tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.trainer.rank_pair import rank_pair
 
 
 def write_large(folder: Path) -> None:
-    """Write a model of half a gigabyte in float32, a file at a time."""
+    """Write a model of half a gigabyte in float32, one file at a time."""
     config = AutoConfig.for_model(
         "qwen3_moe", vocab_size=64_000, hidden_size=512, intermediate_size=512, num_hidden_layers=3,
         num_attention_heads=8, num_key_value_heads=2, head_dim=64, num_experts=32, num_experts_per_tok=2,
@@ -37,7 +37,7 @@ def write_large(folder: Path) -> None:
 
 
 class Root(nn.Module):
-    """A module around everything that touches a parameter."""
+    """Root module of all parameters."""
 
     def __init__(self, model: PretrainedModel) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Root(nn.Module):
 
 
 def measure(folder: Path) -> dict[str, int]:
-    """Load a large model; return the peak of this process's memory above what it had before."""
+    """Load a large model; return the increase of peak memory, and the sizes of its parts."""
     model = PretrainedModel(build_causal(AutoConfig.from_pretrained(folder), dtype=torch.float32, meta=True))
     source = open_weights(folder, model)
     root = Root(model)
@@ -68,10 +68,10 @@ def measure(folder: Path) -> dict[str, int]:
     }
 
 
-def test_a_rank_needs_the_memory_of_its_shard_and_one_tensor(tmp_path: Path) -> None:
+def test_loading_a_shard_needs_the_memory_of_the_shard_and_one_tensor(tmp_path: Path) -> None:
     write_large(tmp_path / "model")
     with rank_pair(tmp_path, __name__) as pair:
-        for found in pair.run(measure, tmp_path / "model"):
-            limit = 1.2 * found["shard"] + found["tensor"]
-            assert limit < 0.8 * found["whole"], "the model is too small to tell"
-            assert found["peak"] <= limit, found
+        for sizes in pair.run(measure, tmp_path / "model"):
+            limit = 1.2 * sizes["shard"] + sizes["tensor"]
+            assert limit < 0.8 * sizes["whole"], "the model is too small to tell"
+            assert sizes["peak"] <= limit, sizes

@@ -1,4 +1,4 @@
-"""Two ranks end where one does, in every precision, case and shape, and in every family."""
+"""Updates of two ranks match those of one, in every precision, case, shape and family."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPair]:
 @pytest.mark.parametrize("shape", [DATA, CONTEXT], ids=["data", "context"])
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", INPUTS)
-def test_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
+def test_two_ranks_update_like_one_rank(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
     assert_two_ranks_are_one(pair, shape, case, name)
 
 
 @pytest.mark.parametrize("shape", [DATA, CONTEXT], ids=["data", "context"])
 @pytest.mark.parametrize("case", CASES)
-def test_float32_rounds_to_one_policy(pair: RankPair, shape: tuple[int, int], case: str) -> None:
-    """Weights round to 1e-7 of themselves, and AdamW magnifies a gradient's rounding in its step."""
+def test_float32_update_of_two_ranks_matches_one(pair: RankPair, shape: tuple[int, int], case: str) -> None:
+    """Weights have a relative rounding of 1e-7, and AdamW magnifies the rounding of gradients."""
     _, weights = updated(case, "all", (1, 1), torch.float32)
     start = dict(make_model().named_parameters())
-    for _, found in pair.run(updated, case, "all", shape, torch.float32):
+    for _, rank_weights in pair.run(updated, case, "all", shape, torch.float32):
         for key, weight in weights.items():
             moved = (weight - start[key]).norm()
-            assert (found[key] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * moved, key
+            assert (rank_weights[key] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * moved, key
 
 
 def in_bfloat16(case: str, shape: tuple[int, int]) -> Any:
@@ -76,29 +76,29 @@ def in_bfloat16(case: str, shape: tuple[int, int]) -> Any:
 
 @pytest.mark.parametrize("shape", [DATA, CONTEXT], ids=["data", "context"])
 @pytest.mark.parametrize("case", CASES)
-def test_bfloat16_is_one_policy(pair: RankPair, shape: tuple[int, int], case: str) -> None:
-    """Ranks round the same values, but cut gradients into other parts: a few roundings of 2⁻⁹ each."""
+def test_bfloat16_update_of_two_ranks_matches_one(pair: RankPair, shape: tuple[int, int], case: str) -> None:
+    """Ranks split gradients into other parts, which adds a few roundings of 2⁻⁹ each."""
     metrics, weights = in_bfloat16(case, (1, 1))
     start = {name: weight.detach() for name, weight in make_model().named_parameters()}
     for their_metrics, their_weights in pair.run(in_bfloat16, case, shape):
-        moved, apart = (
+        moved, distance = (
             math.hypot(*(float((weight - other[key]).norm()) for key, weight in weights.items()))
             for other in (start, their_weights)
         )
-        assert apart <= 2**-6 * moved
+        assert distance <= 2**-6 * moved
         for ours, theirs in zip(metrics, their_metrics, strict=True):
             for key in ("grad/norm", "entropy/mean", "ratio/mean"):  # the loss is a difference of large terms
                 assert theirs.get(key) == pytest.approx(ours.get(key), rel=2**-6), key
 
 
 @pytest.mark.parametrize("case", FAMILIES)
-def test_sharded_families_are_trained_and_resume_in_one(case: str, pair: RankPair, tmp_path: Path) -> None:
+def test_sharded_families_train_and_resume_like_one_rank(case: str, pair: RankPair, tmp_path: Path) -> None:
     family, sizes, settings = FAMILIES[case]
     folder = write_tiny(tmp_path / case, family, **sizes)
     assert_two_ranks_are_one_and_resume_in_one(pair, folder, tmp_path / "saved", settings)
 
 
-def test_eight_bits_are_used_and_survive_in_every_bit(tmp_path: Path) -> None:
+def test_eight_bit_optimizer_state_is_restored_exactly(tmp_path: Path) -> None:
     from torchao.optim.subclass_8bit import OptimState8bit  # type: ignore[import-untyped]
 
     family, sizes, settings = FAMILIES["8 bits"]
@@ -109,13 +109,13 @@ def test_eight_bits_are_used_and_survive_in_every_bit(tmp_path: Path) -> None:
     assert isinstance(moments["exp_avg"], OptimState8bit)
     trainer.save(tmp_path / "shards").result()
     expected = one_update(trainer)
-    again = trainer_of(folder, (1, 1), **settings)
-    one_update(again)
-    again.restore(tmp_path / "shards")
-    found = one_update(again)
-    assert all(torch.equal(weight, expected[name]) for name, weight in found.items())
+    resumed = trainer_of(folder, (1, 1), **settings)
+    one_update(resumed)
+    resumed.restore(tmp_path / "shards")
+    weights = one_update(resumed)
+    assert all(torch.equal(weight, expected[name]) for name, weight in weights.items())
 
 
 @pytest.mark.parametrize("case", ROWS)
-def test_two_ranks_that_share_a_row_compute_what_one_does(pair: RankPair, case: str) -> None:
+def test_two_ranks_that_share_a_row_match_one_rank(pair: RankPair, case: str) -> None:
     assert_two_ranks_that_share_a_row_compute_what_one_does(pair, *ROWS[case])
