@@ -1,4 +1,4 @@
-"""What ``make test-cluster`` runs on a real cluster passes on the fake one, by network and by exec."""
+"""The suite of ``make test-cluster`` on the fake cluster, by network and by exec."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tests.fakes.cluster import ClusterProcess
 _REPO = Path(__file__).parents[3]
 _IMAGE = "registry.test/conformance:1"
 _AS_MANY_AS_ASKED = ("--pod-pids-limit", str(LIMITS.processes))
-"""The kernel counts a process until it is reaped. A kubelet that allowed fewer than the suite asks for would
-refuse forks as soon as a busy machine held the agent off for a tenth of a second."""
+"""The kernel counts a process until it is reaped. With a lower limit than the suite's, forks would fail as
+soon as a busy machine delayed the agent for a tenth of a second."""
 
 pytestmark = pytest.mark.skipif(shutil.which("bwrap") is None, reason="pods are bubblewrap sandboxes")
 
 
 async def kubeconfig_of_the_engine(cluster: ClusterProcess, folder: Path) -> Path:
-    """Apply the manifests as a person would and write a kubeconfig of the engine's account."""
+    """Apply the manifests and write a kubeconfig of the engine's account."""
     api = await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
     try:
         await apply(api)
@@ -50,12 +50,12 @@ async def kubeconfig_of_the_engine(cluster: ClusterProcess, folder: Path) -> Pat
     ("options", "settings", "deselected"),
     [
         pytest.param((), {}, "nothing", id="network"),
-        # The pods' own agents, whose command lines differ, are no init there.
+        # The pods' own agents have other command lines and are not the init process.
         pytest.param(("--own-agents",), {}, "killing_everything", id="network, own agents"),
         pytest.param((), {"connect": "exec"}, "nothing", id="exec"),
     ],
 )
-async def test_the_suite_for_real_clusters_passes(
+async def test_suite_for_real_clusters_passes_on_the_fake_cluster(
     tmp_path: Path, options: tuple[str, ...], settings: dict[str, Any], deselected: str
 ) -> None:
     build_reference(tmp_path)
@@ -76,10 +76,10 @@ async def test_the_suite_for_real_clusters_passes(
             stderr=asyncio.subprocess.STDOUT,
         )
         try:
-            said, _ = await suite.communicate()
+            output, _ = await suite.communicate()
         finally:
             if suite.returncode is None:
                 suite.kill()
                 await suite.wait()
-        assert suite.returncode == 0, said.decode(errors="replace")[-20_000:]
+        assert suite.returncode == 0, output.decode(errors="replace")[-20_000:]
         await cluster.settled()

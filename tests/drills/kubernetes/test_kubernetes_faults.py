@@ -1,4 +1,4 @@
-"""The Kubernetes backend under everything that goes wrong with API servers, watches, nodes and images."""
+"""The Kubernetes backend under faults of API servers, watches, nodes and images."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ from tests.integration.kubernetes.test_kubernetes_faults import (
         FaultKind.CREATED_BUT_RESET,
     ],
 )
-async def test_a_pod_is_created_once_whatever_the_answer(cluster_home: Path, kind: FaultKind) -> None:
+async def test_pod_is_created_once_despite_api_faults(cluster_home: Path, kind: FaultKind) -> None:
     await assert_created_once(cluster_home, kind)
 
 
 @pytest.mark.parametrize(
     "kind", [FaultKind.TOO_MANY_REQUESTS, FaultKind.SERVER_ERROR, FaultKind.HANG, FaultKind.CREATED_BUT_RESET]
 )
-async def test_a_pod_is_deleted_whatever_the_answer(cluster_home: Path, kind: FaultKind) -> None:
+async def test_pod_is_deleted_despite_api_faults(cluster_home: Path, kind: FaultKind) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster, request_timeout_s=1.0) as backend:
         fault = cluster.faults.add(Fault(kind, verbs={"delete"}, resources={"pods"}, count=2))
         await use(backend)
@@ -67,7 +67,7 @@ async def test_a_pod_is_deleted_whatever_the_answer(cluster_home: Path, kind: Fa
 
 
 @pytest.mark.parametrize("connect", ["network", "exec"])
-async def test_a_server_without_its_rules_is_asked_again_for_what_it_has_allowed(
+async def test_forbidden_requests_are_retried_if_they_were_allowed_before(
     cluster_home: Path, connect: str
 ) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster, connect=connect) as backend:
@@ -82,7 +82,7 @@ async def test_a_server_without_its_rules_is_asked_again_for_what_it_has_allowed
         assert cluster.counters.pods_created == 2
 
 
-async def test_a_right_that_preflight_has_seen_is_not_given_up(cluster_home: Path) -> None:
+async def test_forbidden_requests_are_retried_after_a_successful_preflight(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         assert await missing(backend) == []
         fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, count=8))
@@ -90,7 +90,7 @@ async def test_a_right_that_preflight_has_seen_is_not_given_up(cluster_home: Pat
         assert fault.hits == 8
 
 
-async def test_preflight_makes_one_pod_whatever_the_answer(cluster_home: Path) -> None:
+async def test_preflight_creates_one_pod_despite_an_api_error(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         fault = Fault(FaultKind.CREATED_BUT_ERROR, verbs={"create"}, resources={"pods"}, count=1)
         cluster.faults.add(fault)
@@ -98,7 +98,7 @@ async def test_preflight_makes_one_pod_whatever_the_answer(cluster_home: Path) -
         assert (fault.hits, cluster.counters.pods_created) == (1, 1)
 
 
-async def test_preflight_asks_again_where_no_rule_seems_to_be_known(cluster_home: Path) -> None:
+async def test_preflight_retries_forbidden_access_reviews(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         reviews = {"selfsubjectaccessreviews"}
         fault = cluster.faults.add(Fault(FaultKind.FORBIDDEN, resources=reviews, count=3))
@@ -110,7 +110,7 @@ async def missing(backend: KubernetesBackend) -> list[str]:
     return [finding.message for finding in await preflight(backend) if finding.severity == "error"]
 
 
-async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
+async def test_failing_network_probe_raises_sandbox_start_error(
     cluster_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
@@ -122,7 +122,7 @@ async def test_a_probe_that_cannot_run_is_the_sandboxs_failure(
 
 
 @pytest.mark.parametrize("accepted", ["application/json", "text/plain"])
-async def test_a_stream_that_the_server_will_not_open_is_given_up_at_once(
+async def test_rejected_exec_stream_fails_at_once(
     cluster_home: Path, accepted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     credentials = KubeApi._credentials
@@ -146,7 +146,7 @@ async def allow_exec(cluster: FakeCluster) -> None:
         await api.close()
 
 
-async def test_a_cancelled_start_leaves_nothing(cluster_home: Path) -> None:
+async def test_cancelled_start_leaves_no_pod(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         await use(backend)
         for kind in (FaultKind.SLOW, FaultKind.CREATED_BUT_RESET):
@@ -175,11 +175,11 @@ async def test_a_cancelled_start_leaves_nothing(cluster_home: Path) -> None:
     ],
     ids=lambda fault: fault.kind.value,
 )
-async def test_sandboxes_come_and_go_whatever_the_watch_does(cluster_home: Path, fault: Fault) -> None:
+async def test_sandboxes_start_and_end_despite_watch_faults(cluster_home: Path, fault: Fault) -> None:
     await assert_they_come_and_go(cluster_home, fault)
 
 
-async def test_a_stale_list_neither_kills_nor_revives(cluster_home: Path) -> None:
+async def test_stale_list_neither_ends_nor_revives_sandboxes(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster, resync_s=0.3) as backend:
         async with backend.open(SPEC) as box:
             stale = cluster.faults.add(Fault(FaultKind.STALE_LIST, resources={"pods"}, behind=1000))
@@ -193,7 +193,7 @@ async def test_a_stale_list_neither_kills_nor_revives(cluster_home: Path) -> Non
 # --- pods and nodes ------------------------------------------------------------------------------------
 
 
-async def test_somebody_elses_deletion_is_an_eviction(cluster_home: Path) -> None:
+async def test_deletion_of_a_pod_by_others_raises_sandbox_evicted_error(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend, backend.open(SPEC) as box:
         task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
         await asyncio.sleep(0.1)
@@ -218,7 +218,7 @@ async def test_a_lost_node_ends_its_sandboxes(cluster_home: Path) -> None:
         cluster.faults.clear()
 
 
-async def test_a_pod_that_will_not_go_is_forced(cluster_home: Path) -> None:
+async def test_pod_stuck_in_termination_is_deleted_by_force(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster, stuck_terminating_s=0.5) as backend:
         cluster.faults.add(Fault(FaultKind.STUCK_TERMINATING, delay_s=6.0, count=1))
         await use(backend)
@@ -227,10 +227,10 @@ async def test_a_pod_that_will_not_go_is_forced(cluster_home: Path) -> None:
         assert backend._session.fleet.stuck == 1
 
 
-# --- images, quota, room -------------------------------------------------------------------------------
+# --- scheduling ----------------------------------------------------------------------------------------
 
 
-async def test_a_pod_without_a_node_says_so_and_gives_up(cluster_home: Path) -> None:
+async def test_unschedulable_pod_is_reported_and_times_out(cluster_home: Path) -> None:
     nodes = [NodeSpec(name="full", cpu="100m")]
     async with (
         prepared(cluster_home, nodes=nodes) as cluster,
@@ -247,9 +247,7 @@ async def test_a_pod_without_a_node_says_so_and_gives_up(cluster_home: Path) -> 
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_under_random_faults_nothing_leaks_and_nothing_is_made_twice(
-    cluster_home: Path, seed: int
-) -> None:
+async def test_random_faults_neither_leak_nor_duplicate_pods(cluster_home: Path, seed: int) -> None:
     async with prepared(cluster_home, seed=seed) as cluster:
         verbs = {"create", "delete", "patch", "get"}
         for kind in (FaultKind.SERVER_ERROR, FaultKind.TOO_MANY_REQUESTS, FaultKind.CREATED_BUT_ERROR):
@@ -260,14 +258,14 @@ async def test_under_random_faults_nothing_leaks_and_nothing_is_made_twice(
         cluster.faults.add(Fault(FaultKind.STALE_LIST, probability=0.5))
         async with opened(cluster, max_live=6, resync_s=2.0, request_timeout_s=2.0) as backend:
             await backend.prepare({IMAGE: 3})
-            room = asyncio.Semaphore(6)
+            slots = asyncio.Semaphore(6)
 
             async def rollout() -> int:
                 tries = 0
                 while True:
                     tries += 1
                     with contextlib.suppress(SandboxError):
-                        async with room:
+                        async with slots:
                             await use(backend)
                         return tries
 

@@ -1,4 +1,4 @@
-"""Validation and predictions graded in pods of a failing cluster: the same findings as on this machine."""
+"""Validation and grading of predictions on a failing cluster, with the same results as locally."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def row(home: Path) -> TaskRow:
 
 @asynccontextmanager
 async def failing_cluster(home: Path) -> AsyncIterator[FakeCluster]:
-    """A cluster on which every kind of trouble strikes; afterwards nothing is left on it."""
+    """Yield a cluster with faults of every kind; afterwards check that no pod or lease is left."""
     async with prepared(home, seed=5) as cluster:
         faults = [
             Fault(FaultKind.EVICT, count=3, delay_s=0.3),
@@ -81,36 +81,36 @@ def in_pods(sandbox: SandboxConfig, cluster: FakeCluster) -> SandboxConfig:
 
 
 async def validated(home: Path, name: str, settings: ValidateRun) -> dict[str, Any]:
-    """What a validation says of each row, seconds and the names of coins apart."""
+    """Validate a dataset; return the result of each row, without durations and random verdicts."""
     with open_context(home, f"validate-{name}", settings) as run:
         outcome = await validate_dataset(settings, run)
-    found: dict[str, Any] = {"": {**outcome.summary, "dataset": "", "seconds": 0}}
+    results: dict[str, Any] = {"": {**outcome.summary, "dataset": "", "seconds": 0}}
     for record in read(dataset_path(home, name)):
         if not isinstance(record, ValidationRecord):
             continue
         sides = (record.noop.verdicts, record.gold.verdicts, record.reason)
-        luck = record.status in ("flaky", "infra")
-        found[record.task_id] = (record.status, *(() if luck else sides))
-    return found
+        is_random = record.status in ("flaky", "infra")
+        results[record.task_id] = (record.status, *(() if is_random else sides))
+    return results
 
 
-async def test_a_validation_finds_in_pods_what_it_finds_here(home: Path, row: TaskRow) -> None:
-    rows = [one for one in make_rows(row) if one.task.instance_id in ROWS]
+async def test_validation_in_pods_matches_local_validation(home: Path, row: TaskRow) -> None:
+    rows = [task_row for task_row in make_rows(row) if task_row.task.instance_id in ROWS]
     for name in ("here", "in-pods"):
         save_dataset(home, name, rows, {})
-    here = await validated(home, "here", config("here"))
+    local = await validated(home, "here", config("here"))
     async with failing_cluster(home) as cluster:
         settings = config("in-pods")
         settings = settings.model_copy(update={"sandbox": in_pods(settings.sandbox, cluster)})
-        assert await validated(home, "in-pods", settings) == here
-    assert here[""]["rows"] == len(rows) == len(ROWS)
-    assert {record[0] for key, record in here.items() if key} == {
+        assert await validated(home, "in-pods", settings) == local
+    assert local[""]["rows"] == len(rows) == len(ROWS)
+    assert {record[0] for key, record in local.items() if key} == {
         "valid", "noop_passes", "gold_fails", "flaky", "infra",
     }  # fmt: skip
 
 
 async def graded(home: Path, folder: Path, sandbox: SandboxConfig) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Counts, and every report that was written, by its path; its inputs name the sandbox."""
+    """Grade the predictions; return the counts, and each report by path except ``inputs.json``."""
     assignment = Assignment(
         dataset="toy", predictions=str(home / "predictions.jsonl"), run_id="r1", output=folder
     )
@@ -122,7 +122,7 @@ async def graded(home: Path, folder: Path, sandbox: SandboxConfig) -> tuple[dict
     return {**counts, "report": ""}, reports
 
 
-async def test_predictions_get_in_pods_the_reports_they_get_here(
+async def test_prediction_reports_in_pods_match_local_reports(
     home: Path, row: TaskRow, tmp_path: Path
 ) -> None:
     rows = [

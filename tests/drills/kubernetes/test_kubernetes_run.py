@@ -1,4 +1,4 @@
-"""Whole runs of the engine whose sandboxes are pods; the cluster is another process, like a real one."""
+"""Whole runs whose sandboxes are pods; the fake cluster is a separate process."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ async def _prepare(kubeconfig: Path) -> None:
     await api.close()
 
 
-async def _left(kubeconfig: Path) -> list[str]:
+async def _leftovers(kubeconfig: Path) -> list[str]:
     api = await KubeApi.connect(KubernetesConfig(kubeconfig=str(kubeconfig)))
-    found = []
+    names = []
     for path in (f"/api/v1/namespaces/{NAMESPACE}/pods", leases_path(NAMESPACE)):
-        found += [item["metadata"]["name"] for item in (await api.list(path))["items"]]
+        names += [item["metadata"]["name"] for item in (await api.list(path))["items"]]
     await api.close()
-    return found
+    return names
 
 
 def in_pods(config: ConfigT, kubeconfig: Path) -> ConfigT:
@@ -70,7 +70,7 @@ def test_the_oracle_solves_every_task_in_pods(home: Path, kubeconfig: Path) -> N
         assert execute(config, run) == 0, events(run.run_dir)[-1]
     finished = [event for event in events(run.run_dir) if event["type"] == "trajectory_finished"]
     assert [event["reward"] for event in finished] == [1.0, 1.0]
-    assert asyncio.run(_left(kubeconfig)) == []
+    assert asyncio.run(_leftovers(kubeconfig)) == []
 
 
 def test_two_iterations_train_in_pods(home: Path, kubeconfig: Path) -> None:
@@ -81,4 +81,4 @@ def test_two_iterations_train_in_pods(home: Path, kubeconfig: Path) -> None:
     trained = [event for event in finished if event["ref"]["phase"] == "train"]
     assert len(trained) == 2 * 2 * 4
     assert "env_error" not in {event["termination"] for event in finished}
-    assert asyncio.run(_left(kubeconfig)) == []
+    assert asyncio.run(_leftovers(kubeconfig)) == []
