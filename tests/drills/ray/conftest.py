@@ -18,14 +18,14 @@ if importlib.util.find_spec("ray") is None:
 
 @pytest.fixture(scope="package")
 def bucket() -> Iterator[str]:
-    """Yield the address of an object store, which the cluster's nodes have the credentials of."""
+    """Yield the address of an object store whose credentials the cluster's nodes have."""
     with s3_bucket() as url:
         yield url
 
 
 @pytest.fixture(scope="package")
-def cluster(bucket: str) -> Iterator[RayCluster]:  # noqa: ARG001 - its credentials are those of the nodes
-    """Yield a running head; it has the custom resource ``head``."""
+def cluster(bucket: str) -> Iterator[RayCluster]:  # noqa: ARG001 - the nodes use its credentials
+    """Yield a cluster with a running head node, which has the custom resource ``head``."""
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
         ray_cluster(Path(folder)) as cluster,

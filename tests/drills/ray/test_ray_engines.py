@@ -22,16 +22,16 @@ from tests.unit.environments.lake_builders import LAKE
 pytestmark = pytest.mark.timeout(600)
 SAMPLES = 48
 TOKEN_S = 0.2
-"""Half a minute of sampling at least, so that the loss is seen however fast the machine is."""
+"""Sampling takes at least half a minute, so that a fast machine also loses the node before the end."""
 
 
 def until(condition: Callable[[], Any], run: subprocess.Popen[str]) -> Any:
     deadline = time.monotonic() + 240
-    while not (found := condition()):
+    while not (value := condition()):
         assert run.poll() is None, run.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    return found
+    return value
 
 
 def test_servers_spread_over_nodes_and_move_when_one_is_lost(cluster: RayCluster, tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_servers_spread_over_nodes_and_move_when_one_is_lost(cluster: RayCluster
     try:
         until(lambda: (tmp_path / "runs").exists() and events(tmp_path, "step_finished"), run)
         started = [servers(cluster, node) for node in range(2)]
-        assert [len(found) for found in started] == [1, 1]
+        assert [len(on_node) for on_node in started] == [1, 1]
         for (server,) in started:
             environment = server.environ()
             assert "OPENAI_API_KEY" not in environment
@@ -53,14 +53,14 @@ def test_servers_spread_over_nodes_and_move_when_one_is_lost(cluster: RayCluster
     finally:
         run.send_signal(signal.SIGKILL)
         run.wait()
-    _, left = psutil.wait_procs([one for found in started for one in found], timeout=240)
+    _, left = psutil.wait_procs([process for on_node in started for process in on_node], timeout=240)
     assert not left
-    restarted = [one for one in events(tmp_path, "alert") if one["code"] == "engine_restarted"]
+    restarted = [event for event in events(tmp_path, "alert") if event["code"] == "engine_restarted"]
     assert len(restarted) == 1
     finished = events(tmp_path, "trajectory_finished")
-    rollouts = Counter((one["ref"]["task_id"], one["ref"]["index"]) for one in finished)
+    rollouts = Counter((event["ref"]["task_id"], event["ref"]["index"]) for event in finished)
     assert len(rollouts) == SAMPLES * LAKE["heldout_maps"]
     assert set(rollouts.values()) == {1}
-    assert not INFRASTRUCTURE_REASONS & {one["termination"] for one in finished}
+    assert not INFRASTRUCTURE_REASONS & {event["termination"] for event in finished}
     (run_dir,) = (tmp_path / "runs").iterdir()
     assert {log.name for log in (run_dir / "engines").glob("*.log")} == {"engine-0.log", "engine-1.log"}

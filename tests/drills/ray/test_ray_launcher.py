@@ -60,7 +60,7 @@ def process(run: Run) -> ProcessState:
     return LAUNCHERS["ray"].poll(host=newest.host, handle=newest.handle).state
 
 
-def test_an_attempt_is_one_job_however_often_it_is_submitted(cluster: RayCluster, home: Path) -> None:
+def test_repeated_submissions_of_an_attempt_create_one_job(cluster: RayCluster, home: Path) -> None:
     run = launched(home, "sleep")
     newest = attempt(run)
     assert (newest.launcher, newest.host) == ("ray", cluster.address)
@@ -72,7 +72,7 @@ def test_an_attempt_is_one_job_however_often_it_is_submitted(cluster: RayCluster
     reconciler.reconcile()
     assert RunAttempt.objects.filter(run=run).count() == 1
     assert process(run) is ProcessState.ALIVE
-    # A run that does not end when it is asked to is killed, and what it spooled is kept.
+    # A run that ignores the stop request is killed, and its spooled events are kept.
     runs.stop(run=run)
     lifecycle.ask_to_stop(run_id=run.pk)
     past = timezone.now() - states.TIMEOUTS[RunState.STOPPING].after
@@ -84,7 +84,7 @@ def test_an_attempt_is_one_job_however_often_it_is_submitted(cluster: RayCluster
     assert Event.objects.filter(run=run).count() == 1
 
 
-def test_the_last_events_and_the_log_of_a_finished_job_are_taken(cluster: RayCluster, home: Path) -> None:
+def test_last_events_and_log_of_a_finished_job_are_collected(cluster: RayCluster, home: Path) -> None:
     run = launched(home, "finish")
     wait_for(lambda: process(run) is ProcessState.DEAD)
     reconciler.reconcile()
@@ -94,7 +94,7 @@ def test_the_last_events_and_the_log_of_a_finished_job_are_taken(cluster: RayClu
     assert log_tail(run.pk).text == "the fake engine ends: finish\n"
 
 
-def test_a_job_that_cannot_start_says_why(cluster: RayCluster, home: Path) -> None:
+def test_unstartable_job_reports_the_reason(cluster: RayCluster, home: Path) -> None:
     unfit = launched(home, "finish", **{"launcher.ray.project": "/nowhere"})
     broken = launched(
         home, "finish", **{"launcher.ray.runtime_env": {"working_dir": "https://127.0.0.1:9/absent.zip"}}
@@ -107,15 +107,15 @@ def test_a_job_that_cannot_start_says_why(cluster: RayCluster, home: Path) -> No
         assert words in reconciler._why(run, report)[0]
 
 
-def test_a_cluster_that_is_too_small_or_away_fails_the_run_at_once(
+def test_too_small_or_unreachable_cluster_fails_the_run_at_once(
     cluster: RayCluster, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     big = launched(home, "finish", **{"launcher.ray.gpus": 8})
     assert (big.state, attempt(big).handle) == ("failed", "")
     assert "launcher.ray.gpus: asks 8 GPUs, the cluster has 0" in big.reason
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:9")
-    away = launched(home, "finish")
-    assert "the Ray cluster at http://127.0.0.1:9 does not answer" in away.reason
+    unreachable = launched(home, "finish")
+    assert "the Ray cluster at http://127.0.0.1:9 does not answer" in unreachable.reason
     monkeypatch.delenv("RAY_API_SERVER_ADDRESS")
     assert "no Ray cluster is known" in launched(home, "finish").reason
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
@@ -123,7 +123,7 @@ def test_a_cluster_that_is_too_small_or_away_fails_the_run_at_once(
         RayJobs(cluster.address).cluster()
 
 
-def test_a_replacement_waits_for_the_cluster_and_stops_at_once(cluster: RayCluster, home: Path) -> None:
+def test_replacement_attempt_waits_for_a_cluster_and_can_be_stopped(cluster: RayCluster, home: Path) -> None:
     run = launched(home, "crash")
     wait_for(lambda: process(run) is ProcessState.DEAD)
     larger = with_overrides(run.config, {"launcher.ray.gpus": 8})

@@ -1,6 +1,6 @@
-"""The whole line on a cluster of two nodes: kills of worker, rank and cluster lose and duplicate nothing.
+"""All services with a cluster of two nodes: kills of worker, rank and cluster lose and duplicate nothing.
 
-What the run wrote is lost with the cluster; an object store has it.
+The run's files are lost with the cluster and restored from an object store.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tests.integration.toy_line import (
 pytestmark = pytest.mark.timeout(900)
 RANKS = {"trainer.launcher": "ray", "trainer.data_parallel": 2}
 ITERATIONS = 12
-"""Enough for each kill to hit a run that has not ended."""
+"""Enough for the run to outlast every kill."""
 ON_THE_OTHER_NODE = {"launcher.backend": "ray", "launcher.ray.resources": {"other": 1}, **RANKS}
-"""The run takes one of the two CPUs there, its ranks those of the head."""
+"""The run takes one of that node's two CPUs, its ranks those of the head."""
 
 
 def condition_of(line: Line, run: int) -> str:
@@ -34,14 +34,14 @@ def condition_of(line: Line, run: int) -> str:
 
 
 def attempts_of(line: Line, run: int) -> list[tuple[int, str, str, str]]:
-    """Number, launcher, handle and reason of each attempt."""
+    """Return number, launcher, handle and reason of each attempt."""
     columns = "epoch, launcher, handle, reason || ' ' || reason_detail"
     rows = line.rows(f"select {columns} from webapp_runattempt where run_id = %s", run)
     return sorted((int(row[0]), str(row[1]), str(row[2]), str(row[3])) for row in rows)
 
 
 def lose_disk(line: Line, run: int) -> None:
-    """Remove what the run's process wrote; the rest is the workers'."""
+    """Remove the files of the run's process, but not those of the workers."""
     for path in (line.stack.home / "runs" / str(run)).iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -53,7 +53,7 @@ def reason_of(line: Line, run: int) -> str:
     return str(line.value("select reason from webapp_run where id = %s", run))
 
 
-def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
+def test_run_survives_kills_of_worker_rank_and_cluster_and_can_be_stopped(
     cluster: RayCluster, bucket: str, tmp_path: Path
 ) -> None:
     cluster.start_node({"other": 1})
@@ -81,12 +81,12 @@ def test_a_run_survives_its_worker_and_its_cluster_and_stops_in_order(
         line.until(lambda: line.state(run) in TERMINAL, "the end of the run")
         assert line.state(run) == "succeeded", reason_of(line, run)
         attempts = attempts_of(line, run)
-        assert [one[:2] for one in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")], attempts
+        assert [attempt[:2] for attempt in attempts] == [(1, "ray"), (2, "ray"), (3, "ray")], attempts
         assert "it was restarted" in attempts[2][3]
         assert_nothing_lost_or_duplicated(line, run, ITERATIONS)
         resumed = "select payload->>'resumed_from' from webapp_event where run_id = %s"
         later = f"{resumed} and type = 'run_started' and epoch > 1"
-        assert all(one[0] for one in line.rows(later, run))
+        assert all(row[0] for row in line.rows(later, run))
         assert sandboxes_left(line, run) == []
 
         long = line.launch(**{"trainer.iterations": 200}, **ON_THE_OTHER_NODE)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.timeout(600)
 ITERATIONS = 8
 SCRIPT = "tests.unit.trainer.rl_training_script"
 THREADS = 2
-"""As many as a node has CPUs: each rank takes a node."""
+"""The CPUs of a node, so that each rank takes a whole node."""
 
 
 def training(
@@ -41,10 +41,10 @@ def training(
     )
 
 
-def until(condition: Callable[[], Any], what: str, within_s: float = 240.0) -> None:
+def until(condition: Callable[[], Any], description: str, within_s: float = 240.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
+        assert time.monotonic() < deadline, f"never: {description}"
         time.sleep(0.05)
 
 
@@ -63,29 +63,27 @@ def weights(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
     return dict(open_model(str(checkpoint.path), home=checkpoint.path).model.state_dict())
 
 
-def test_ranks_on_two_nodes_learn_what_local_ones_do_whatever_is_killed(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
+def test_killed_run_with_ranks_on_two_nodes_matches_a_local_run(cluster: RayCluster, tmp_path: Path) -> None:
     if cluster.num_started == 1:
         cluster.start_node({"other": 1})
     local, spread = tmp_path / "local", tmp_path / "spread"
     reference = training(cluster, local, "local")
 
     def attempt(kill: Callable[[subprocess.Popen[str]], None]) -> str:
-        """Start, let one more iteration finish and kill in the next; return what the attempt printed."""
+        """Start an attempt and kill it after one more iteration; return its output."""
         held_after = iterations(spread) + 1
         process = training(cluster, spread, "ray", held_after=held_after)
         until(lambda: iterations(spread) == held_after or process.poll() is not None, "an iteration")
         ranks = [cluster.ranks(node) for node in range(2)]
-        assert [len(found) for found in ranks] == [1, 1], "one rank on each node"
-        assert {found[0].environ().get("OMP_WAIT_POLICY") for found in ranks} == {"PASSIVE"}
+        assert [len(on_node) for on_node in ranks] == [1, 1], "one rank on each node"
+        assert {on_node[0].environ().get("OMP_WAIT_POLICY") for on_node in ranks} == {"PASSIVE"}
         assert process.stdin is not None
         process.stdin.write("go on\n")
         process.stdin.flush()
         kill(process)
         printed = process.communicate(timeout=240)[1]
         assert process.returncode != 0
-        _, left = psutil.wait_procs([rank for found in ranks for rank in found], timeout=240)
+        _, left = psutil.wait_procs([rank for on_node in ranks for rank in on_node], timeout=240)
         assert not left
         return printed
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(600)
 
 def rollout_workers(cluster: RayCluster, node: int) -> list[psutil.Process]:
     command = ["-m", "engine.rollout.processes"]
-    return [process for found, process in cluster.processes(node) if found[1:] == command]
+    return [process for arguments, process in cluster.processes(node) if arguments[1:] == command]
 
 
 def test_workers_spread_over_the_nodes_and_a_killed_one_loses_no_rollout(cluster: RayCluster) -> None:
@@ -38,9 +38,9 @@ def test_workers_spread_over_the_nodes_and_a_killed_one_loses_no_rollout(cluster
     try:
         lines = iter(process.stdout)
         assert "acting\n" in lines
-        found = [rollout_workers(cluster, node) for node in range(2)]
-        assert [len(one) for one in found] == [WORKERS // 2, WORKERS // 2]
-        found[1][0].kill()
+        workers = [rollout_workers(cluster, node) for node in range(2)]
+        assert [len(on_node) for on_node in workers] == [WORKERS // 2, WORKERS // 2]
+        workers[1][0].kill()
         process.stdin.write("go on\n")
         process.stdin.flush()
         rewards, starts = json.loads(list(lines)[-1])
@@ -51,4 +51,4 @@ def test_workers_spread_over_the_nodes_and_a_killed_one_loses_no_rollout(cluster
     assert rewards == [1.0] * SIBLINGS
     lost = SIBLINGS // WORKERS
     assert starts == [1] * (SIBLINGS - lost) + [2] * lost
-    assert not psutil.wait_procs([one for node in found for one in node], timeout=240)[1]
+    assert not psutil.wait_procs([worker for on_node in workers for worker in on_node], timeout=240)[1]

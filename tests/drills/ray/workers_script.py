@@ -1,7 +1,7 @@
 """Rollouts in four workers on a Ray cluster: ``python -m tests.drills.ray.workers_script``.
 
-It prints ``acting`` once every rollout waits in its second turn, goes on at the next line of its input, and
-then prints the rewards, and how often each rollout had started.
+The script prints ``acting`` once every rollout waits in its second turn, continues at the next line of its
+input, and then prints the rewards and the number of starts of each rollout.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tests.fakes.memory_sandbox import MemoryBackend
 
 FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a - 1\n", new_str="a + 1\n")
 WORKERS = 4
-"""As many as two nodes have CPUs, so that none of them has room for all."""
+"""The CPUs of two nodes, so that no node has room for all workers."""
 SIBLINGS = 8
 CONFIG = RolloutConfig(workers=WORKERS, launcher="ray")
 
 
 class Held(TurnsPolicy):
-    """Answers second turns once it may."""
+    """Policy that delays second turns until ``may_go_on`` is set."""
 
     def __init__(self) -> None:
         super().__init__((FIX, SUBMIT))
@@ -56,8 +56,8 @@ async def main() -> None:
         await asyncio.to_thread(sys.stdin.readline)
         policy.may_go_on.set()
         (group,) = await collecting
-        starts = [recorder.of(one.key).count("started") for one in recorder.finished]
-        print(json.dumps([[one.reward for one in group.trajectories], sorted(starts)]), flush=True)
+        starts = [recorder.of(rollout.key).count("started") for rollout in recorder.finished]
+        print(json.dumps([[item.reward for item in group.trajectories], sorted(starts)]), flush=True)
 
 
 if __name__ == "__main__":
