@@ -1,4 +1,4 @@
-"""Runs that sample with vLLM servers of their own; the servers are fakes with our sampler in them."""
+"""Runs with their own vLLM servers, here fakes around the built-in sampler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engines(home: Path) -> dict[str, Any]:
-    """Settings of two fake servers."""
+    """Settings of a run with two fake servers."""
     return {
         "policy.engine": "vllm",
         "policy.vllm.python": str(fake_interpreter(home / "fake")),
@@ -31,12 +31,12 @@ def engines(home: Path) -> dict[str, Any]:
     }
 
 
-def test_a_run_trains_on_engines_that_prove_each_version(home: Path, engines: dict[str, Any]) -> None:
+def test_run_trains_on_engines_that_verify_each_version(home: Path, engines: dict[str, Any]) -> None:
     events = perform(home, "trained", small_run(**engines))
     finished = of_type(events, "iteration_finished")
-    assert [one["policy_version"] for one in finished] == [1, 2]
-    for one in finished:
-        metrics = one["metrics"]
+    assert [event["policy_version"] for event in finished] == [1, 2]
+    for event in finished:
+        metrics = event["metrics"]
         assert metrics["mismatch/max"] <= 1e-4
         assert metrics["publish/replicas"] == 2.0
         assert metrics["publish/parity"] <= 1e-4
@@ -46,25 +46,25 @@ def test_a_run_trains_on_engines_that_prove_each_version(home: Path, engines: di
         assert metrics["infra/rate"] == 0.0
     trajectories = of_type(events, "trajectory_finished")
     by_iteration = {
-        (one["ref"]["iteration"], one["ref"]["phase"]): one["policy_version_min"] for one in trajectories
+        (row["ref"]["iteration"], row["ref"]["phase"]): row["policy_version_min"] for row in trajectories
     }
     assert by_iteration[1, "train"] == 1
     assert by_iteration[2, "eval:heldout"] == 2
     reported = of_type(events, "engines_reported")
-    assert {engine["name"] for one in reported for engine in one["replicas"]} == {"engine-0", "engine-1"}
-    assert {"starting", "publishing", "ready"} <= {e["state"] for one in reported for e in one["replicas"]}
-    assert not [one for one in of_type(events, "alert") if one["code"].startswith(("engine", "publication"))]
+    assert {engine["name"] for row in reported for engine in row["replicas"]} == {"engine-0", "engine-1"}
+    assert {"starting", "publishing", "ready"} <= {e["state"] for row in reported for e in row["replicas"]}
+    assert not [row for row in of_type(events, "alert") if row["code"].startswith(("engine", "publication"))]
 
 
 def test_a_resumed_run_publishes_the_checkpoints_weights(home: Path, engines: dict[str, Any]) -> None:
     perform(home, "resumed", small_run(**engines, **{"trainer.iterations": 1}))
     events = perform(home, "resumed", small_run(**engines), epoch=2)
-    (finished,) = [one for one in of_type(events, "iteration_finished") if one["epoch"] == 2]
+    (finished,) = [event for event in of_type(events, "iteration_finished") if event["epoch"] == 2]
     assert (finished["iteration"], finished["policy_version"]) == (1, 2)
     assert finished["metrics"]["mismatch/max"] <= 1e-4
     versions = {
-        one["policy_version_max"]
-        for one in of_type(events, "trajectory_finished")
-        if one["epoch"] == 2 and one["ref"]["phase"] == "train"
+        event["policy_version_max"]
+        for event in of_type(events, "trajectory_finished")
+        if event["epoch"] == 2 and event["ref"]["phase"] == "train"
     }
     assert versions == {1}

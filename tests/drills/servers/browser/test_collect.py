@@ -1,4 +1,4 @@
-"""Collecting from an endpoint in a real browser, with real services, sandboxes and tests, over a kill."""
+"""Collection from an endpoint in a real browser, with real services and sandboxes, and a killed engine."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def endpoint(line: Line) -> Iterator[OpenAIServer]:
 
 @pytest.fixture
 def page(browser: Browser, line: Line) -> Iterator[Page]:
-    """A tab of an administrator; whatever it logs as an error fails the test."""
-    told = line.stack.command("account", "create", "ada", "--role", "admin")
+    """A tab of a signed-in administrator; errors in its console fail the test."""
+    printed = line.stack.command("account", "create", "ada", "--role", "admin")
     context = browser.new_context(
         base_url=line.stack.environment["TRAINYARD_WEB_URL"], viewport={"width": 1440, "height": 900}
     )
@@ -52,7 +52,7 @@ def page(browser: Browser, line: Line) -> Iterator[Page]:
     opened.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
     opened.goto("/login/")
     opened.get_by_label("User name").fill("ada")
-    opened.get_by_label("Password").fill(told.split()[-1])
+    opened.get_by_label("Password").fill(printed.split()[-1])
     opened.get_by_role("button", name="Sign in").click()
     yield opened
     assert errors == []
@@ -78,7 +78,7 @@ def enter_endpoint(page: Page, server: OpenAIServer) -> None:
 def start_collection(page: Page, screenshots: Path) -> None:
     page.goto(f"/datasets/{DATASET}/")
     page.get_by_role("link", name="Collect trajectories").click()
-    page.wait_for_url("**/runs/new/**")  # its scripts included: they answer to the choices below
+    page.wait_for_url("**/runs/new/**")  # including its scripts, which react to the choices below
     field = "[id='s-{}']".format
     page.locator(field("policy.type")).select_option("endpoint")
     expect(page.locator(field("policy.endpoint"))).to_have_value("lab")
@@ -96,7 +96,7 @@ def start_collection(page: Page, screenshots: Path) -> None:
     page.wait_for_url(re.compile(r"/runs/\d+/"))
 
 
-def test_an_endpoint_is_entered_collected_from_and_its_trajectories_exported(
+def test_endpoint_collection_survives_a_kill_and_exports_predictions(
     page: Page, line: Line, endpoint: OpenAIServer, screenshots: Path
 ) -> None:
     enter_endpoint(page, endpoint)

@@ -1,4 +1,4 @@
-"""A page reports by itself that the web server does not answer."""
+"""Report of an unresponsive web server by the page itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from playwright.sync_api import BrowserContext, expect
 pytestmark = [pytest.mark.e2e, pytest.mark.django_db(transaction=True)]
 
 
-def test_a_web_server_that_does_not_answer_is_told_by_the_page_itself(context: BrowserContext) -> None:
+def test_page_reports_an_unresponsive_web_server(context: BrowserContext) -> None:
     tab = context.new_page()
     tab.set_default_timeout(120_000)
     tab.goto("/login/")

@@ -1,4 +1,4 @@
-"""Tests written, patches verified by them and by a judge, and both selected by, in a real browser."""
+"""Verification by written tests and by a judge, and selection with both, in a real browser."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Lab:
     def __init__(self, home: Path) -> None:
         self._rows = load_dataset(home, DATASET).rows
         self._begun: dict[str, int] = {}
-        """Rollouts by model and task."""
+        """Number of started rollouts by model and task."""
 
     def __call__(self, body: dict[str, Any], _number: int) -> Reply:
         messages = body["messages"]
@@ -83,21 +83,21 @@ def endpoint(line: Line) -> Iterator[OpenAIServer]:  # noqa: F811 - the fixture 
 
 
 def fill(page: Page, **values: str) -> None:  # noqa: F811
-    """Enter settings of a form; ``__`` stands for the dot of their names."""
+    """Fill in settings of a form; ``__`` replaces the dot in their names."""
     for name, value in values.items():
         field = page.locator(f"[id='s-{name.replace('__', '.')}']")
         field.fill(value)
         field.press("Tab")
 
 
-def by_endpoint(page: Page, model: str) -> None:  # noqa: F811
+def select_endpoint_model(page: Page, model: str) -> None:  # noqa: F811
     page.locator("[id='s-policy.type']").select_option("endpoint")
     expect(page.locator("[id='s-policy.endpoint']")).to_have_value("lab")
     fill(page, policy__model=model)
 
 
 def create(page: Page) -> int:  # noqa: F811
-    """Create the run of the form; return its number when it has succeeded."""
+    """Submit the form; return the number of the run once it has succeeded."""
     page.get_by_role("button", name="Create and start").click()
     page.wait_for_url(re.compile(r"/runs/\d+/"))
     expect(page.locator("#run-header .chip").first).to_contain_text("succeeded", timeout=PATIENCE_MS)
@@ -119,7 +119,7 @@ def test_patches_are_verified_by_written_tests_and_selected_with_a_judge(
     line.until(lambda: line.state(run) in TERMINAL, "the end of the collection")
 
     page.goto(f"/runs/new/?recipe=write-tests&dataset.name={DATASET}&dataset.split=train")
-    by_endpoint(page, "tester")
+    select_endpoint_model(page, "tester")
     fill(page, dataset__name=DATASET, dataset__split="train", rollout__group_size="2")
     fill(page, rollout__max_concurrent="1")
     shoot(page, screenshots, "write-tests-form")
@@ -145,7 +145,7 @@ def test_patches_are_verified_by_written_tests_and_selected_with_a_judge(
     page.goto(f"/runs/{run}/")
     page.get_by_role("link", name="Verify", exact=True).click()
     page.wait_for_url("**/runs/new/**")
-    by_endpoint(page, "judge")
+    select_endpoint_model(page, "judge")
     judge = create(page)
 
     page.goto(f"/evaluations/{run}/train/0/")
