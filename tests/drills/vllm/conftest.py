@@ -1,4 +1,4 @@
-"""Real vLLM servers for tests: started once, shared by the tests that do not harm them."""
+"""Real vLLM servers, shared by the tests that leave them intact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.drills.vllm.servers import QUICKSTART, command
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a busy machine a start takes minutes, and a test waits for several."""
+    """Raise the timeouts: a start takes minutes on a busy machine, and a test waits for several."""
     for item in items:
         if item.path.parent == Path(__file__).parent:
             item.add_marker(pytest.mark.timeout(3600))
@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def vllm_python() -> Path:
-    """Interpreter with vLLM."""
+    """Path of an interpreter with vLLM."""
     try:
         return find_interpreter()
     except PreflightError as missing:
@@ -42,7 +42,7 @@ def vllm_server(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 async def client(vllm_server: VllmServer) -> AsyncIterator[VllmClient]:
-    """A client of the quickstart server, which knows the size of its vocabulary."""
+    """A client of the quickstart server that has read the size of its vocabulary."""
     client = vllm_server.client()
     await client.check()
     yield client

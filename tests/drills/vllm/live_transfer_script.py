@@ -1,6 +1,6 @@
-"""Transfers without files through vLLM's own classes, run by vLLM's interpreter; GPU calls are replaced.
+"""Weight transfers without files through vLLM's classes, in vLLM's interpreter; GPU calls are replaced.
 
-Two HTTP servers record what they are asked for. What the trainer broadcasts is unpacked by vLLM's code.
+Two HTTP servers record their requests, and vLLM's code unpacks the trainer's broadcasts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TENSORS = {
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """A vLLM server's routes of weight transfer."""
+    """The weight transfer routes of a vLLM server."""
 
     def do_GET(self) -> None:
         self._answer({"world_size": self.server.workers})  # type: ignore[attr-defined]
@@ -63,7 +63,7 @@ def serve(workers: int) -> Any:
 
 
 class Group:
-    """Stands for the NCCL communicator: keeps what is broadcast."""
+    """Fake NCCL communicator that keeps all broadcast tensors."""
 
     def __init__(self) -> None:
         self.sent: list[torch.Tensor] = []
@@ -73,7 +73,7 @@ class Group:
     def broadcast(self, tensor: torch.Tensor, src: int) -> None:
         assert src == 0
         if self.blocks:
-            self.destroyed.wait()  # nobody receives, until the communicator is aborted
+            self.destroyed.wait()  # nobody receives until the communicator is aborted
         self.sent.append(tensor.clone())
 
     def destroy(self) -> None:
@@ -86,24 +86,24 @@ def stream() -> WeightStream:
 
 
 def produce(*, iterator: Any, group: Any, post_iter_func: Any, buffer_size_bytes: int, **_: Any) -> None:
-    """``packed_nccl_broadcast_producer`` without streams."""
+    """Replace ``packed_nccl_broadcast_producer`` without streams."""
     while (chunk := pack_tensors(iterator, post_iter_func, buffer_size_bytes)) is not None:
         group.broadcast(chunk.packed_tensor, src=0)
 
 
 def consumer(way: Any, servers: list[Any], timeout_s: float = 60) -> SendLive:
     headers = (("Authorization", "Bearer secret"),)
-    found = tuple((f"http://127.0.0.1:{one.server_address[1]}", headers) for one in servers)
-    made = SendLive(way=way, servers=found, dtype=torch.bfloat16, timeout_s=timeout_s)
-    again: SendLive = pickle.loads(pickle.dumps(made))
-    assert again == made
-    return again
+    addresses = tuple((f"http://127.0.0.1:{server.server_address[1]}", headers) for server in servers)
+    original = SendLive(way=way, servers=addresses, dtype=torch.bfloat16, timeout_s=timeout_s)
+    restored: SendLive = pickle.loads(pickle.dumps(original))
+    assert restored == original
+    return restored
 
 
 def paths(server: Any) -> list[str]:
-    found = [path for path, _ in server.calls]
+    requested = [path for path, _ in server.calls]
     server.calls.clear()
-    return found
+    return requested
 
 
 UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update"]
@@ -132,10 +132,10 @@ def check_nccl() -> None:
     sent = consumer("nccl", servers)(stream())
     assert sent.num_bytes == sum(t.nbytes for t in TENSORS.values())
     assert dict(sent.digests) == {name: tensor_digest(tensor) for name, tensor in TENSORS.items()}
-    offsets = [dict(one.calls)["/init_weight_transfer_engine"]["init_info"] for one in servers]
-    assert [one["rank_offset"] for one in offsets] == [1, 3], "behind the trainer, one after the other"
-    assert {one["world_size"] for one in offsets} == {4}
-    assert all(one["packed"] for one in offsets)
+    init_infos = [dict(server.calls)["/init_weight_transfer_engine"]["init_info"] for server in servers]
+    assert [init["rank_offset"] for init in init_infos] == [1, 3], "behind the trainer, one after the other"
+    assert {init["world_size"] for init in init_infos} == {4}
+    assert all(init["packed"] for init in init_infos)
     info = dict(servers[0].calls)["/update_weights"]["update_info"]
     assert info["names"] == list(TENSORS)
     assert info["shapes"] == [list(t.shape) for t in TENSORS.values()]
@@ -159,10 +159,10 @@ def check_nccl() -> None:
     paths(servers[0])
     consumer("nccl", servers[:1])(stream())
     assert paths(servers[0]) == [*OPEN, *UPDATE], "a failed connection is opened anew"
-    late = consumer("nccl", servers[:1], timeout_s=1)
-    late(stream())
+    impatient = consumer("nccl", servers[:1], timeout_s=1)
+    impatient(stream())
     groups[-1].blocks = True
-    raises(TimeoutError, lambda: late(stream()))
+    raises(TimeoutError, lambda: impatient(stream()))
     assert groups[-1].destroyed.is_set()
 
 

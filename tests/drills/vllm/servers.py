@@ -1,4 +1,4 @@
-"""Settings of test servers, requests to them, and what the same weights compute in our own forward."""
+"""Settings of test servers, requests to them, and the same models in the built-in implementation."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tests.unit.models import small
 
 QUICKSTART = Path(engine.models.builtin.__file__).parent / "shipped" / "quickstart"
 PARITY = 1e-4
-"""Bar of sampled against recomputed log-probabilities, float32."""
+"""Largest allowed difference between sampled and recomputed log-probabilities in float32."""
 _COMPANY = 47
-"""Requests beside one that a test interrupts. Alone it could be over before a busy machine got to that."""
+"""Requests that slow down the one that a test interrupts, which could otherwise end before."""
 
 
 def command(model: Path, python: Path, **changes: Any) -> ServerCommand:
@@ -51,7 +51,7 @@ async def started(settings: ServerCommand, log: Path) -> AsyncIterator[tuple[Vll
 
 
 def request(prompt: Sequence[int], *, stop: int = 2, **sampling: Any) -> GenerationRequest:
-    """Return a request; ``seed`` and any field of ``SamplingParams`` by name."""
+    """Build a request from ``seed`` and fields of ``SamplingParams``."""
     plain = small.request(prompt, seed=sampling.pop("seed", 0), stop=stop)
     return GenerationRequest(
         prompt_ids=plain.prompt_ids,
@@ -69,7 +69,7 @@ def open_folder(folder: Path) -> LanguageModel:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 300) -> None:
-    """Wait until a condition holds. Raises TimeoutError."""
+    """Wait until a condition is true. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while not await condition():
         if time.monotonic() > deadline:
@@ -79,11 +79,11 @@ async def until(condition: Callable[[], Awaitable[bool]], *, seconds: float = 30
 
 @asynccontextmanager
 async def in_flight(client: VllmClient, prompt_ids: Sequence[int]) -> AsyncIterator[asyncio.Task[Generation]]:
-    """Yield a request of 480 tokens, of which some are sampled; others slow it down until the block ends."""
+    """Yield a partly sampled request of 480 tokens; other requests slow it down until the block ends."""
     before = (await client.metrics()).generated_tokens
-    asked = request(prompt_ids, max_tokens=480, stop=2047)
+    long_request = request(prompt_ids, max_tokens=480, stop=2047)
     tasks = [
-        asyncio.create_task(client.generate(asked, request_id=f"{time.monotonic_ns()}-{i}"))
+        asyncio.create_task(client.generate(long_request, request_id=f"{time.monotonic_ns()}-{i}"))
         for i in range(1 + _COMPANY)
     ]
 
@@ -101,12 +101,12 @@ async def in_flight(client: VllmClient, prompt_ids: Sequence[int]) -> AsyncItera
 
 def session_processes(session: int) -> list[psutil.Process]:
     """Return the living processes of a session."""
-    found = []
+    members = []
     for process in psutil.process_iter():
         try:
             is_member = os.getsid(process.pid) == session
             if is_member and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
+                members.append(process)
         except (psutil.Error, ProcessLookupError):
             continue
-    return found
+    return members

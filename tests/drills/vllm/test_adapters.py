@@ -1,4 +1,4 @@
-"""LoRA adapters by name on one server, compared with our own forward of the adapted model."""
+"""LoRA adapters by name on one server, compared with the built-in forward of the adapted model."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ async def test_adapters_are_served_by_name(vllm_python: Path, tmp_path: Path) ->
             assert gap(model, ids, generation) <= PARITY
             assert gap(base, ids, generation) > 0.01
             assert set(generation.versions) == {version}
-            found = await client.prompt_logprobs([*ids, *generation.ids], model=name)
-            differences = zip(found[len(ids) - 1 :], generation.logprobs, strict=True)
+            logprobs = await client.prompt_logprobs([*ids, *generation.ids], model=name)
+            differences = zip(logprobs[len(ids) - 1 :], generation.logprobs, strict=True)
             assert max(abs(a - b) for a, b in differences) <= PARITY
         assert gap(base, ids, await client.generate(request(ids), request_id="base")) <= PARITY
         await client.unload_adapter("one")

@@ -1,4 +1,4 @@
-"""The adapter against a real server: every method, and that what it returns is what the model computes."""
+"""Every method of the client against a real server, compared with the built-in forward."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def model() -> LanguageModel:
     return open_folder(QUICKSTART)
 
 
-async def test_facts(client: VllmClient) -> None:
+async def test_check_returns_the_facts_of_the_server(client: VllmClient) -> None:
     facts = await client.check()
     assert facts.vllm.startswith("0.32")
     assert (facts.max_context, facts.vocabulary) == (512, 2048)
@@ -34,51 +34,51 @@ async def test_facts(client: VllmClient) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
-async def test_sampled_logprobs_are_those_of_our_own_forward(
+async def test_sampled_logprobs_match_the_builtin_forward(
     client: VllmClient, model: LanguageModel, temperature: float
 ) -> None:
     ids = prompt(60, 1)
-    found = await asyncio.gather(
+    generations = await asyncio.gather(
         *(
             client.generate(request(ids, seed=s, temperature=temperature), request_id=f"t{s}")
             for s in range(4)
         )
     )
-    assert len({one.ids for one in found}) > 1
-    for generation in found:
+    assert len({item.ids for item in generations}) > 1
+    for generation in generations:
         assert gap(model, ids, generation, temperature=temperature) <= PARITY
 
 
-async def test_greedy_records_logprobs_at_temperature_one_also_beside_others(
+async def test_greedy_requests_record_logprobs_at_temperature_one_also_in_a_batch(
     client: VllmClient, model: LanguageModel
 ) -> None:
-    """Nucleus and top-k do not change what a greedy request records."""
+    """Nucleus, top-k and min-p do not change the record of a greedy request."""
     ids = prompt(40, 2)
     alone = await client.generate(
         request(ids, temperature=0, top_p=0.5, top_k=3, min_p=0.2), request_id="greedy"
     )
     assert gap(model, ids, alone) <= PARITY
-    beside, *_ = await asyncio.gather(
+    batched, *_ = await asyncio.gather(
         client.generate(request(ids, temperature=0), request_id="greedy-2"),
         *(client.generate(request(ids, seed=s, temperature=0.7), request_id=f"b{s}") for s in range(3)),
     )
-    assert beside.ids == alone.ids
-    assert gap(model, ids, beside) <= PARITY
+    assert batched.ids == alone.ids
+    assert gap(model, ids, batched) <= PARITY
 
 
-async def test_seeded_prompts_beyond_one_forward_pass(client: VllmClient) -> None:
-    """Together the prompts are longer than a forward pass; the random streams do not depend on that."""
+async def test_seeded_samples_do_not_depend_on_concurrent_prompts(client: VllmClient) -> None:
+    """Together the prompts are longer than a forward pass."""
     prompts = [prompt(400, 50 + i) for i in range(24)]
 
     async def sample(i: int, attempt: str) -> tuple[int, ...]:
-        asked = request(prompts[i], seed=2**63 + i, max_tokens=8)
-        return (await client.generate(asked, request_id=f"long-{attempt}-{i}")).ids
+        long_request = request(prompts[i], seed=2**63 + i, max_tokens=8)
+        return (await client.generate(long_request, request_id=f"long-{attempt}-{i}")).ids
 
     together = await asyncio.gather(*(sample(i, "together") for i in range(24)))
     assert [await sample(i, "alone") for i in (0, 11, 23)] == [together[i] for i in (0, 11, 23)]
 
 
-async def test_recorded_logprobs_are_of_the_cut_distribution(
+async def test_recorded_logprobs_are_those_of_the_truncated_distribution(
     client: VllmClient, model: LanguageModel
 ) -> None:
     """With top_k 2 the two kept tokens share all of the probability."""
@@ -88,8 +88,8 @@ async def test_recorded_logprobs_are_of_the_cut_distribution(
     for i, (token, logprob) in enumerate(zip(generation.ids, generation.logprobs, strict=True)):
         kept = logits[len(ids) + i - 1].topk(2)
         assert token in kept.indices
-        own = float(torch.log_softmax(kept.values, -1)[kept.indices == token])
-        assert abs(own - logprob) <= PARITY
+        expected = float(torch.log_softmax(kept.values, -1)[kept.indices == token])
+        assert abs(expected - logprob) <= PARITY
 
 
 async def test_a_stop_token_ends_the_response_and_is_part_of_it(client: VllmClient) -> None:
@@ -102,19 +102,19 @@ async def test_a_stop_token_ends_the_response_and_is_part_of_it(client: VllmClie
     assert cut.stopped
 
 
-async def test_a_response_ends_at_the_context(client: VllmClient) -> None:
+async def test_response_ends_at_the_context_limit(client: VllmClient) -> None:
     generation = await client.generate(request(prompt(500, 6), max_tokens=100), request_id="long")
     assert (len(generation.ids), generation.stopped) == (12, False)
 
 
-async def test_prompt_logprobs_are_those_of_our_own_forward(client: VllmClient, model: LanguageModel) -> None:
+async def test_prompt_logprobs_match_the_builtin_forward(client: VllmClient, model: LanguageModel) -> None:
     ids = prompt(300, 7)
     for _ in range(2):  # the second finds cached prefixes and must not use them
-        found = await client.prompt_logprobs(ids)
-        assert max(abs(a - b) for a, b in zip(found, recomputed(model, ids), strict=True)) <= PARITY
+        logprobs = await client.prompt_logprobs(ids)
+        assert max(abs(a - b) for a, b in zip(logprobs, recomputed(model, ids), strict=True)) <= PARITY
 
 
-async def test_prefixes_are_shared_by_equal_salts_only_until_they_are_reset(client: VllmClient) -> None:
+async def test_prefix_cache_is_shared_by_equal_salts_until_its_reset(client: VllmClient) -> None:
     async def hits(name: str, salt: str) -> int:
         before = (await client.metrics()).prefix_hits
         await client.generate(request(prompt(200, 8), max_tokens=1), request_id=name, salt=salt)
@@ -127,7 +127,7 @@ async def test_prefixes_are_shared_by_equal_salts_only_until_they_are_reset(clie
     assert await hits("h4", "v1") == 0
 
 
-async def test_cancelling_aborts_on_the_server(client: VllmClient) -> None:
+async def test_cancelled_request_is_aborted_on_the_server(client: VllmClient) -> None:
     async def is_idle() -> bool:
         return (await client.metrics()).running == 0
 
@@ -142,7 +142,7 @@ async def test_cancelling_aborts_on_the_server(client: VllmClient) -> None:
     assert (await client.metrics()).generated_tokens < before + 5_000, "48 requests had 480 tokens each to go"
 
 
-async def test_paused_requests_wait_and_are_no_stall(vllm_server: VllmServer) -> None:
+async def test_paused_requests_wait_without_a_stall_error(vllm_server: VllmServer) -> None:
     client = vllm_server.client(stall_timeout_s=10)
     await client.pause("keep")
     task = asyncio.create_task(client.generate(request(prompt(9, 9)), request_id="kept"))
@@ -164,7 +164,7 @@ async def test_an_aborting_pause_ends_requests_with_their_tokens(client: VllmCli
     assert all(map(math.isfinite, raised.value.tokens.logprobs))
 
 
-async def test_versions_are_those_of_the_weights_that_sampled(client: VllmClient) -> None:
+async def test_token_versions_are_those_of_the_sampling_weights(client: VllmClient) -> None:
     await client.set_version(3)
     assert await client.served_version() == 3
     async with in_flight(client, prompt(9, 11)) as task:
@@ -176,7 +176,7 @@ async def test_versions_are_those_of_the_weights_that_sampled(client: VllmClient
     assert list(versions) == sorted(versions)
 
 
-async def test_weights_that_do_not_fit_are_refused_and_nothing_is_touched(
+async def test_invalid_weights_are_refused_and_leave_the_model_unchanged(
     client: VllmClient, model: LanguageModel, tmp_path: Path
 ) -> None:
     weights = load_file(QUICKSTART / "model.safetensors")
@@ -205,7 +205,7 @@ async def test_weights_that_do_not_fit_are_refused_and_nothing_is_touched(
     assert gap(model, ids, await client.generate(request(ids), request_id="untouched")) <= PARITY
 
 
-async def test_refusals_name_their_reason(client: VllmClient) -> None:
+async def test_unknown_model_and_too_long_prompt_are_refused(client: VllmClient) -> None:
     with pytest.raises(EngineError, match="nobody") as raised:
         await client.generate(request(prompt(5)), request_id="r", model="nobody")
     assert raised.value.kind == "unloaded"
@@ -216,22 +216,22 @@ async def test_refusals_name_their_reason(client: VllmClient) -> None:
 
 async def test_every_route_but_health_needs_the_key(vllm_server: VllmServer, client: VllmClient) -> None:
     async with aiohttp.ClientSession(vllm_server.address) as session:
-        async with session.get("/openapi.json") as answer:
-            assert answer.status == 401
+        async with session.get("/openapi.json") as response:
+            assert response.status == 401
         headers = {"Authorization": f"Bearer {vllm_server.api_key}"}
-        async with session.get("/openapi.json", headers=headers) as answer:
-            paths = (await answer.json())["paths"]
+        async with session.get("/openapi.json", headers=headers) as response:
+            paths = (await response.json())["paths"]
         assert {"/collective_rpc", "/metrics", "/inference/v1/generate"} <= set(paths)
-        opened = []
+        unprotected = []
         for path, verbs in paths.items():
             for verb in verbs:
-                async with session.request(verb, path.replace("{response_id}", "x")) as answer:
-                    opened += [path] if answer.status != 401 else []
-    assert opened == ["/health"]
+                async with session.request(verb, path.replace("{response_id}", "x")) as response:
+                    unprotected += [path] if response.status != 401 else []
+    assert unprotected == ["/health"]
 
 
-async def test_a_server_of_another_name_is_refused(vllm_server: VllmServer) -> None:
-    stranger = VllmClient(vllm_server.address, model="other", api_key=vllm_server.api_key)
+async def test_client_refuses_a_server_of_another_model(vllm_server: VllmServer) -> None:
+    other_client = VllmClient(vllm_server.address, model="other", api_key=vllm_server.api_key)
     with pytest.raises(EngineError, match="serves policy and not 'other'"):
-        await stranger.check()
-    await stranger.close()
+        await other_client.check()
+    await other_client.close()

@@ -46,7 +46,7 @@ TEMPLATE = """\
 {% endfor %}
 {%- if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-"""ChatML with tools: the tiny model's own template knows none."""
+"""ChatML with tools, which the tiny model's own template lacks."""
 TOOLS = [tool.json_schema() for tool in LAKE_TOOLS.values()]
 MAX_CONTEXT = 4096
 
@@ -57,7 +57,7 @@ def server(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     folder = tmp_path_factory.mktemp("endpoint")
     write_tiny_model("Qwen/Qwen3-0.6B", folder / "model", home=folder)
     config = AutoConfig.from_pretrained(folder / "model")
-    config.head_dim = 64  # vLLM's attention on the CPU has no smaller one
+    config.head_dim = 64  # the smallest of vLLM's attention on the CPU
     build_causal(config, seed=0).save_pretrained(folder / "model")
     (folder / "template.jinja").write_text(TEMPLATE)
     flags = [
@@ -105,14 +105,14 @@ def request(text: str = "Go.", *, seed: int = 0, max_tokens: int = 512, **sampli
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
-async def test_native_calls_come_back(server: VllmServer, stream: bool) -> None:
+async def test_native_calls_are_returned_with_their_usage(server: VllmServer, stream: bool) -> None:
     async with opened(
         server, stream=stream, tool_choice="required", input_price=1.0, output_price=1.0
     ) as policy:
         await policy.check(TOOLS)
         assert policy.max_context == MAX_CONTEXT
         responses = await asyncio.gather(*(policy.respond(request(seed=seed)) for seed in range(8)))
-        again = await policy.respond(request(seed=0))
+        repeated = await policy.respond(request(seed=0))
     parsed = [parse_native(response.calls, LAKE_TOOLS).call for response in responses if response.stopped]
     assert len(parsed) >= 4
     assert {call.name for call in parsed if call} == {"move"}
@@ -123,8 +123,8 @@ async def test_native_calls_come_back(server: VllmServer, stream: bool) -> None:
         assert usage.prompt_tokens > 100
         assert 0 < usage.generated_tokens <= 512
         assert usage.cost == pytest.approx((usage.prompt_tokens + usage.generated_tokens) / 1e6)
-    assert again.usage.cached_tokens > 0
-    assert again.calls == responses[0].calls
+    assert repeated.usage.cached_tokens > 0
+    assert repeated.calls == responses[0].calls
 
 
 async def test_a_text_without_calls_is_a_response(server: VllmServer) -> None:
@@ -135,13 +135,13 @@ async def test_a_text_without_calls_is_a_response(server: VllmServer) -> None:
     assert response.usage.generated_tokens == 8
 
 
-async def test_a_full_context_is_recognised(server: VllmServer) -> None:
+async def test_full_context_raises_context_length_error(server: VllmServer) -> None:
     async with opened(server) as policy:
         with pytest.raises(ContextLengthError):
             await policy.respond(request("x" * 2 * MAX_CONTEXT, max_tokens=16))
 
 
-async def test_a_wrong_key_and_a_wrong_model_end_the_run(server: VllmServer) -> None:
+async def test_wrong_key_and_wrong_model_raise_endpoint_refused_error(server: VllmServer) -> None:
     async with opened(server, key="a-wrong-key-0815") as policy:
         with pytest.raises(EndpointRefusedError, match="refuses the key"):
             await policy.check(TOOLS)
@@ -150,10 +150,10 @@ async def test_a_wrong_key_and_a_wrong_model_end_the_run(server: VllmServer) -> 
             await policy.check(TOOLS)
 
 
-def test_a_collection_with_native_calls(
+def test_evaluation_with_native_calls_records_steps_and_cached_tokens(
     server: VllmServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Agents walk a frozen lake: calls, observations and costs over whole rollouts."""
+    """Agents cross a frozen lake."""
     lab = Endpoint(address=f"{server.address}/v1", key=SecretStr(server.api_key))
     monkeypatch.setitem(keys._named, "lab", lab)
     settings = {
@@ -181,13 +181,13 @@ def test_a_collection_with_native_calls(
     assert max(step["cached_tokens"] for step in steps if step["index"] > 0) > 0
 
 
-async def test_forced_answers_have_the_probabilities_of_our_own_forward(
+async def test_forced_answers_have_the_logprobs_of_the_builtin_forward(
     server: VllmServer, tmp_path: Path
 ) -> None:
     """A random model answers neither YES nor NO, but both can be scored as continuations."""
     transcript = Transcript(problem="x should be 2", turns=(), patch="+x = 2\n")
     async with opened(server) as policy:
-        found = await EndpointJudge(policy, max_context=MAX_CONTEXT, forced=True).score(transcript)
+        score = await EndpointJudge(policy, max_context=MAX_CONTEXT, forced=True).score(transcript)
         with pytest.raises(ScoreError, match="no <judgement>"):
             await EndpointJudge(policy, max_context=MAX_CONTEXT).score(transcript)
     model = open_model(str(server.command.model), home=tmp_path)
@@ -201,5 +201,5 @@ async def test_forced_answers_have_the_probabilities_of_our_own_forward(
     assert prompts[0][:start] == prompts[1][:start]
     expected = await scorer.logprobs(prompts[0][:start], [ids[start : len(ids) - end] for ids in prompts])
     await scorer.close()
-    assert (found.yes_logprob, found.no_logprob) == pytest.approx(expected, abs=1e-3)
-    assert found.prompt_tokens == max(map(len, prompts))
+    assert (score.yes_logprob, score.no_logprob) == pytest.approx(expected, abs=1e-3)
+    assert score.prompt_tokens == max(map(len, prompts))

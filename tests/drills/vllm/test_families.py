@@ -1,6 +1,6 @@
 """One tiny random model of each of four families: parity, and weights replaced by *different* ones.
 
-Loading the weights that are already there proves nothing: an engine that drops them passes.
+Loading the current weights again would prove nothing: an engine that ignores them would pass.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tests.unit.models.small import gap, prompt, recomputed
 from tests.unit.models.tiny_families import write_tiny
 
 _SIZES: dict[str, Any] = {"head_dim": 32, "hidden_size": 64, "intermediate_size": 96}
-"""vLLM's kernels for the CPU ask for multiples of 32."""
+"""vLLM's CPU kernels need multiples of 32."""
 _FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {"tie_word_embeddings": True},
     "qwen3_moe": {"moe_intermediate_size": 48},
@@ -24,11 +24,11 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 _RANKS = {"llama": 2}
-"""Families whose weights are split over ranks."""
+"""Number of ranks of the families whose weights are split."""
 
 
 @pytest.mark.parametrize("family", _FAMILIES)
-async def test_parity_also_after_other_weights_were_loaded(
+async def test_logprobs_match_the_builtin_forward_also_after_loading_other_weights(
     family: str, vllm_python: Path, tmp_path: Path
 ) -> None:
     sizes = _SIZES | _FAMILIES[family]
@@ -43,25 +43,25 @@ async def test_parity_also_after_other_weights_were_loaded(
 
         async def gaps(name: str) -> list[float]:
             generation = await client.generate(request(ids, seed=3), request_id=name, salt=name)
-            found = await client.prompt_logprobs(ids)
+            logprobs = await client.prompt_logprobs(ids)
             return [
                 max(
                     gap(model, ids, generation),
-                    *(abs(a - b) for a, b in zip(found, recomputed(model, ids), strict=True)),
+                    *(abs(a - b) for a, b in zip(logprobs, recomputed(model, ids), strict=True)),
                 )
                 for model in models
             ]
 
         right, wrong = await gaps("one")
         assert right <= PARITY
-        assert wrong > 0.01  # the bar tells the two models apart
+        assert wrong > 0.01  # the tolerance separates the two models
         for version in (1, 2, 3):
             await client.load_weights([first, second][version % 2], version)
-            found = await gaps(f"version {version}")
-            assert found[version % 2] <= PARITY
-            assert found[1 - version % 2] > 0.01
-        others = await client.checksums()
-        assert others.keys() == sums.keys()
-        assert all(others[name] != sums[name] for name in sums if "norm" not in name)
+            differences = await gaps(f"version {version}")
+            assert differences[version % 2] <= PARITY
+            assert differences[1 - version % 2] > 0.01
+        changed_sums = await client.checksums()
+        assert changed_sums.keys() == sums.keys()
+        assert all(changed_sums[name] != sums[name] for name in sums if "norm" not in name)
         await client.load_weights(first, 4)
         assert await client.checksums() == sums

@@ -1,4 +1,4 @@
-"""Servers that die, hang or lose their run: an error with the tokens so far, and no process left."""
+"""Servers that die, hang or lose their run: errors have the tokens so far, and no process is left."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from tests.unit.models.small import prompt
 
 
 def _engine_core(session: int) -> psutil.Process:
-    return next(one for one in session_processes(session) if "EngineCore" in " ".join(one.cmdline()))
+    return next(child for child in session_processes(session) if "EngineCore" in " ".join(child.cmdline()))
 
 
 async def _is_empty(session: int | None) -> bool:
     return session is None or not session_processes(session)
 
 
-async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: Path, tmp_path: Path) -> None:
+async def test_frozen_engine_reports_stalled_and_killed_one_lost(vllm_python: Path, tmp_path: Path) -> None:
     async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, client):
         core = _engine_core(pid_of(server))
-        hasty = server.client(stall_timeout_s=15)
-        async with in_flight(hasty, prompt(20, 1)) as task:
+        impatient = server.client(stall_timeout_s=15)
+        async with in_flight(impatient, prompt(20, 1)) as task:
             core.suspend()
             with pytest.raises(EngineError, match="no token for 15 s") as stalled:
                 await task
         core.resume()
-        await hasty.close()
+        await impatient.close()
         assert (stalled.value.kind, len(stalled.value.tokens.ids) > 0) == ("stalled", True)
 
         async def is_idle() -> bool:  # the abandoned request was aborted
@@ -57,8 +57,8 @@ async def test_a_frozen_engine_is_a_stall_and_a_killed_one_is_lost(vllm_python: 
         await until(lambda: _is_empty(pid_of(server)))
 
 
-async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) -> None:
-    """A process that starts a server like a run does is killed with SIGKILL."""
+async def test_no_server_process_survives_a_killed_run(vllm_python: Path, tmp_path: Path) -> None:
+    """SIGKILL hits a process that has started a server like a run."""
     script = textwrap.dedent(
         f"""
         import asyncio, time
@@ -84,7 +84,7 @@ async def test_nothing_survives_a_killed_run(vllm_python: Path, tmp_path: Path) 
     await until(lambda: _is_empty(session))
 
 
-async def test_nothing_survives_a_killed_guard(vllm_python: Path, tmp_path: Path) -> None:
+async def test_no_server_process_survives_a_killed_guard(vllm_python: Path, tmp_path: Path) -> None:
     async with started(command(QUICKSTART, vllm_python), tmp_path / "vllm.log") as (server, _):
         os.kill(pid_of(server), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""Transfers without files: what the trainer asks of vLLM's own classes, and what these ask of servers."""
+"""Weight transfers without files, from the trainer through vLLM's classes to servers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 _ROOT = Path(__file__).parents[3]
 
 
-def test_vllms_own_classes_transfer_the_weights(vllm_python: Path) -> None:
-    """Without a GPU: the two calls that need one are replaced."""
+def test_weights_are_transferred_through_vllms_own_classes(vllm_python: Path) -> None:
+    """The two calls that need a GPU are replaced."""
     done = subprocess.run(
         [vllm_python, "-m", "tests.drills.vllm.live_transfer_script"],
         cwd=_ROOT,

@@ -1,4 +1,4 @@
-"""VllmPolicy on real vLLM servers: rollouts that outlive an engine, and a run that trains on them."""
+"""VllmPolicy on real vLLM servers: rollouts during the kill of an engine, and a training run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ENGINES = {"policy.engine": "vllm"}
 
 
 def evaluation() -> EvaluateRun:
-    """Return an evaluation of a random policy on two engines; most rollouts have eight turns."""
+    """Configure an evaluation of a random policy on two engines; most rollouts have eight turns."""
     lake = {name: value for name, value in SMALL.items() if name.startswith("environment.")}
     settings = {
         "policy.checkpoint": "fresh:frozenlake",
@@ -44,7 +44,7 @@ def evaluation() -> EvaluateRun:
 
 
 async def kill_an_engine_in_mid_rollout(policy: VllmPolicy, run_dir: Path) -> None:
-    """Kill all processes of an engine but its guard, once it has requests and turns were made."""
+    """Kill all processes of an engine except its guard, once it has requests and a turn is finished."""
     replica = policy._fleet.replicas[0]
     while not (replica.requests and b"step_finished" in (run_dir / "events.jsonl").read_bytes()):
         await asyncio.sleep(0.01)
@@ -54,7 +54,7 @@ async def kill_an_engine_in_mid_rollout(policy: VllmPolicy, run_dir: Path) -> No
 
 
 async def rollouts(config: EvaluateRun, run: RunContext) -> list[Group]:
-    """Roll out every held-out map 24 times, while an engine is killed and comes back."""
+    """Roll out every held-out map 24 times, while an engine is killed and restarted."""
     policy = await open_run_policy(config.policy, config.agent, run)
     assert isinstance(policy, VllmPolicy)
     try:
@@ -65,7 +65,7 @@ async def rollouts(config: EvaluateRun, run: RunContext) -> list[Group]:
         groups = await scheduler.collect(requests)
         await killing
         killed = policy._fleet.replicas[0]
-        while not (killed.restarts and killed.is_ready):  # also where the last rollout did not need it
+        while not (killed.restarts and killed.is_ready):  # the last rollout may not need it
             await asyncio.sleep(0.1)
         assert killed.version == 0
     finally:
@@ -74,7 +74,7 @@ async def rollouts(config: EvaluateRun, run: RunContext) -> list[Group]:
     return groups
 
 
-async def test_an_engine_killed_in_mid_rollout_loses_nothing(tmp_path: Path) -> None:
+async def test_engine_killed_during_rollouts_loses_no_trajectory(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     run_dir = tmp_path / "runs" / "killed"
     run_dir.mkdir(parents=True)
@@ -83,25 +83,25 @@ async def test_an_engine_killed_in_mid_rollout_loses_nothing(tmp_path: Path) -> 
     run = RunContext(run_id="killed", epoch=1, run_dir=run_dir, home=tmp_path, sink=sink, control=Control())
     groups = await rollouts(evaluation(), run)
     sink.close()
-    trajectories = [one for group in groups for one in group.trajectories]
+    trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     assert len(trajectories) == 72
     lost = (TerminationReason.MODEL_ERROR, TerminationReason.ENV_ERROR, TerminationReason.CANCELLED)
-    assert not [one.error for one in trajectories if one.termination in lost]
-    assert all(one.reward is not None for one in trajectories)
+    assert not [item.error for item in trajectories if item.termination in lost]
+    assert all(item.reward is not None for item in trajectories)
     events = [json.loads(line) for line in (run_dir / "events.jsonl").read_text().splitlines()]
-    assert [one["code"] for one in of_type(events, "alert")] == ["engine_restarted"]
-    states = {(e["name"], e["state"]) for one in of_type(events, "engines_reported") for e in one["replicas"]}
+    assert [event["code"] for event in of_type(events, "alert")] == ["engine_restarted"]
+    states = {(e["name"], e["state"]) for row in of_type(events, "engines_reported") for e in row["replicas"]}
     assert ("engine-0", "restarting") in states
     assert psutil_children_of_vllm() <= before
 
 
 def psutil_children_of_vllm() -> set[int]:
-    """Return this process's descendants that are vLLM's; other tests share a server."""
-    found = psutil.Process().children(recursive=True)
-    return {one.pid for one in found if one.is_running() and "vllm" in " ".join(one.cmdline())}
+    """Return the IDs of vLLM's processes below this process, with those of a shared server."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if child.is_running() and "vllm" in " ".join(child.cmdline())}
 
 
-def test_a_run_trains_on_an_engine_with_each_versions_weights(tmp_path: Path) -> None:
+def test_run_trains_on_an_engine_with_the_weights_of_each_version(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     settings = {
         "rollout.max_concurrent": 16,
@@ -110,15 +110,15 @@ def test_a_run_trains_on_an_engine_with_each_versions_weights(tmp_path: Path) ->
     }
     events = perform(tmp_path, "trained", small_run(**ENGINES, **settings))
     finished = of_type(events, "iteration_finished")
-    assert [one["policy_version"] for one in finished] == [1, 2]
-    for one in finished:
-        assert one["metrics"]["mismatch/max"] <= PARITY
-        assert one["metrics"]["publish/parity"] <= PARITY
-        assert one["metrics"]["publish/replicas"] == 1.0
-        assert one["metrics"]["infra/rate"] == 0.0
+    assert [event["policy_version"] for event in finished] == [1, 2]
+    for event in finished:
+        assert event["metrics"]["mismatch/max"] <= PARITY
+        assert event["metrics"]["publish/parity"] <= PARITY
+        assert event["metrics"]["publish/replicas"] == 1.0
+        assert event["metrics"]["infra/rate"] == 0.0
     sampled = {
-        (one["ref"]["iteration"], one["policy_version_min"], one["policy_version_max"])
-        for one in of_type(events, "trajectory_finished")
-        if one["ref"]["phase"] == "train"
+        (event["ref"]["iteration"], event["policy_version_min"], event["policy_version_max"])
+        for event in of_type(events, "trajectory_finished")
+        if event["ref"]["phase"] == "train"
     }
     assert sampled == {(0, 0, 0), (1, 1, 1)}

@@ -1,4 +1,4 @@
-"""Trained weights on real servers: each version is proven, and an engine that does not serve it is caught."""
+"""Publication of trained weights to real servers, and detection of an engine that does not serve them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0
 
 
 async def open_trainer(folder: Path, **settings: Any) -> AsyncTrainer:
-    """Return a trainer of the quickstart model."""
+    """Open a trainer of the quickstart model."""
     config = make_run(QUICKSTART, **{"tokens_per_microbatch": 4096, "learning_rate": 1e-3, **settings})
     return await AsyncTrainer.open(TrainingSetup.of(config), run_dir=folder, home=folder, checkpoint=None)
 
@@ -44,17 +44,17 @@ async def trainer(tmp_path: Path) -> AsyncIterator[AsyncTrainer]:
 def servers(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[VllmServer]]:
     """Two servers of the quickstart model."""
     folder = tmp_path_factory.mktemp("vllm")
-    found = [VllmServer(command(QUICKSTART, vllm_python), log=folder / f"{n}.log") for n in range(2)]
+    launched = [VllmServer(command(QUICKSTART, vllm_python), log=folder / f"{n}.log") for n in range(2)]
 
     async def start() -> None:
-        await asyncio.gather(*(server.start() for server in found))
+        await asyncio.gather(*(server.start() for server in launched))
 
     async def stop() -> None:
-        await asyncio.gather(*(server.stop() for server in found))
+        await asyncio.gather(*(server.stop() for server in launched))
 
     try:
         asyncio.run(start())
-        yield found
+        yield launched
     finally:
         asyncio.run(stop())
 
@@ -62,14 +62,14 @@ def servers(vllm_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
 @pytest.fixture
 async def clients(servers: list[VllmServer]) -> AsyncIterator[list[VllmClient]]:
     for server in servers:
-        if not server.is_alive():  # stopped by a test that failed before it started it again
+        if not server.is_alive():  # a failed test left it stopped
             await server.start()
-    found = [server.client() for server in servers]
-    for one in found:
-        await one.check()
-    yield found
-    for one in found:
-        await one.close()
+    opened = [server.client() for server in servers]
+    for client in opened:
+        await client.check()
+    yield opened
+    for client in opened:
+        await client.close()
 
 
 def publisher(folder: Path, *, adapters: bool = False, **settings: Any) -> Publisher:
@@ -80,28 +80,28 @@ def publisher(folder: Path, *, adapters: bool = False, **settings: Any) -> Publi
 
 
 def show(report: PublicationReport) -> None:
-    """Print what a publication took and found; pytest shows it on demand."""
-    print(report.version, report.metrics(), [one.failure for one in report.replicas])
+    """Print the report of a publication; pytest shows it on demand."""
+    print(report.version, report.metrics(), [replica.failure for replica in report.replicas])
 
 
 async def check_samples(client: VllmClient, trainer: AsyncTrainer, version: int, *, model: str = "") -> None:
-    """Check that what the server samples is what the trainer's weights sample, under the version."""
+    """Check that the server samples with the trainer's weights and reports their version."""
     ids = prompt(100, version)
-    found = await client.generate(
+    generation = await client.generate(
         request(ids, seed=3), request_id=f"check-{version}-{model}", model=model, salt=str(version)
     )
-    assert set(found.versions) == {version}
-    assert gap(trainer.model, ids, found) <= PARITY
+    assert set(generation.versions) == {version}
+    assert gap(trainer.model, ids, generation) <= PARITY
 
 
-async def test_every_version_is_proven_by_every_server(
+async def test_every_version_is_verified_on_every_server(
     tmp_path: Path, trainer: AsyncTrainer, servers: list[VllmServer], clients: list[VllmClient]
 ) -> None:
     publishing, before = publisher(tmp_path), None
     for version in range(1, 5):
         report = await publishing.publish(version, trainer, clients)
         show(report)
-        assert [one.failure for one in report.replicas] == ["", ""]
+        assert [replica.failure for replica in report.replicas] == ["", ""]
         assert report.metrics()["publish/parity"] <= PARITY
         for client in clients:
             await check_samples(client, trainer, version)
@@ -112,21 +112,21 @@ async def test_every_version_is_proven_by_every_server(
     await servers[1].stop()
     await clients[1].close()
     await servers[1].start()
-    anew = servers[1].client()
-    assert await anew.checksums() != before, "it starts with the base's weights"
-    assert await publishing.restore(anew)
-    assert await anew.checksums() == before
-    await anew.close()
+    new_client = servers[1].client()
+    assert await new_client.checksums() != before, "it starts with the base's weights"
+    assert await publishing.restore(new_client)
+    assert await new_client.checksums() == before
+    await new_client.close()
 
 
 class Faulty(VllmClient):
-    """A server that does as it is told until ``is_broken``."""
+    """Client of a server that becomes faulty with ``is_broken``."""
 
     is_broken = False
 
 
 class Stale(Faulty):
-    """A server that reports an update and makes none."""
+    """Client of a server that reports an update without loading the weights."""
 
     async def load_weights(self, folder: Path, version: int) -> None:
         if self.is_broken:
@@ -136,11 +136,11 @@ class Stale(Faulty):
 
 
 class Cached(Faulty):
-    """A server that keeps its prefix cache."""
+    """Client of a server that keeps its prefix cache."""
 
     async def pause(self, mode: Literal["finish", "keep", "abort"]) -> None:
         if self.is_broken:
-            await self._ask(Answer, "/pause?mode=wait&clear_cache=false")  # else every pause clears it
+            await self._ask(Answer, "/pause?mode=wait&clear_cache=false")  # any other pause clears it
         else:
             await super().pause(mode)
 
@@ -158,10 +158,10 @@ class Cached(Faulty):
         (Cached, 1e-8, "prefix cache was not reset"),
     ],
 )
-async def test_an_engine_that_does_not_serve_the_update_is_caught(
+async def test_engine_that_does_not_serve_the_update_is_detected(
     tmp_path: Path, servers: list[VllmServer], clients: list[VllmClient], kind: Any, rate: float, reason: str
 ) -> None:
-    """Beside one that does; also where log-probabilities change by less than their tolerance."""
+    """The other engine is correct; the small rate changes log-probabilities by less than their tolerance."""
     trainer, publishing = await open_trainer(tmp_path, learning_rate=rate), publisher(tmp_path)
     server = servers[0]
     faulty: Faulty = kind(server.address, model=server.command.name, api_key=server.api_key)
@@ -179,7 +179,7 @@ async def test_an_engine_that_does_not_serve_the_update_is_caught(
 
 
 class OldAdapter(VllmClient):
-    """A server that loads the previous adapter under the new name."""
+    """Client of a server that loads the previous adapter under the new name."""
 
     async def load_adapter(self, name: str, folder: Path, *, version: int | None = None) -> None:
         await super().load_adapter(name, folder.parent.with_name("old"), version=version)
@@ -195,7 +195,7 @@ async def test_adapters_are_published_by_name(tmp_path: Path, vllm_python: Path)
         for version in range(1, 4):
             report = await publishing.publish(version, trainer, [client])
             show(report)
-            assert [one.failure for one in report.replicas] == [""]
+            assert [replica.failure for replica in report.replicas] == [""]
             assert report.metrics()["publish/parity"] <= PARITY
             assert publishing.model == f"policy-{version}"
             await check_samples(client, trainer, version, model=publishing.model)

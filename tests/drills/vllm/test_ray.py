@@ -29,5 +29,5 @@ def test_an_evaluation_samples_on_a_server_of_the_cluster(vllm_python: Path, tmp
         assert not servers(cluster, 0)
     (finished,) = events(tmp_path, "evaluation_finished")
     assert finished["num_samples"] == 12
-    states = [one["state"] for event in events(tmp_path, "engines_reported") for one in event["replicas"]]
+    states = [engine["state"] for row in events(tmp_path, "engines_reported") for engine in row["replicas"]]
     assert "ready" in states
