@@ -1,4 +1,4 @@
-"""Run the drills, each part in a pytest of its own: ``python -m tests.drills [PART …]``."""
+"""Run the drills, each part in its own pytest process: ``python -m tests.drills [PART …]``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FOLDER = Path(__file__).parent
 _ON_ALL_CORES = {"adversary", "processors"}
 """Parts without servers of their own; the tests of all others run in sequence."""
 _TIMEOUT_S = 3600
-"""Ends what hangs: a vLLM server alone takes minutes to start on a busy machine."""
+"""Limit of hanging tests; a vLLM server alone takes minutes to start on a busy machine."""
 
 
 def main(wanted: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""The tests that assert bits, on the code paths that the libraries take on other processors."""
+"""Tests of bit-exact results, on the code paths that libraries take on other processors."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_bits_are_the_same_on_other_processors(processor: str) -> None:
+def test_results_are_bit_identical_on_other_processors(processor: str) -> None:
     root = Path(__file__).parents[3]
     tests = [str(root / "tests/unit" / test) for test in TESTS]
-    found = subprocess.run(
+    completed = subprocess.run(
         [
             sys.executable,
             "-m",
@@ -49,4 +49,4 @@ def test_bits_are_the_same_on_other_processors(processor: str) -> None:
         text=True,
         check=False,
     )
-    assert found.returncode == 0, found.stdout[-4000:] + found.stderr[-2000:]
+    assert completed.returncode == 0, completed.stdout[-4000:] + completed.stderr[-2000:]
