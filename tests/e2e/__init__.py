@@ -1,4 +1,4 @@
-"""Tests in a real browser, which waits for what a page is to show for as long as a busy machine may need."""
+"""Tests in a real browser, with timeouts that suffice on a busy machine."""
 
 from playwright.sync_api import expect
 

@@ -90,10 +90,10 @@ def _wait(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Chromium, closed after this folder: Playwright's loop is in the way of asynchronous tests."""
+    """Chromium, closed after this folder because Playwright's loop blocks asynchronous tests."""
     if not Path(CHROMIUM).exists():
         pytest.skip(f"no browser at {CHROMIUM}: install chromium or set CHROMIUM")
-    # The loop runs in the test's thread; pytest-django empties the tables there all the same.
+    # pytest-django empties the tables in the test's thread, in which the loop runs.
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
@@ -120,7 +120,7 @@ WHERE datname = current_database() AND pid <> pg_backend_pid() AND state <> 'idl
 
 
 def _wait_for_idle_sessions() -> None:
-    """Wait for the server's last answers to closed tabs: tables are emptied next, which may deadlock."""
+    """Wait for the last responses to closed tabs, which could deadlock with emptying the tables."""
     quiet = 0
     for _ in range(600):
         with connection.cursor() as cursor:
@@ -133,7 +133,7 @@ def _wait_for_idle_sessions() -> None:
 
 
 def _signed_in() -> str:
-    """A session of an operator, whose password is hashed in the server's way, with few rounds."""
+    """Return the session key of an operator, whose password is hashed in few rounds."""
     user = make_user("ada", Role.OPERATOR)
     user.password = PBKDF2PasswordHasher().encode(PASSWORD, "salt", iterations=1000)
     user.save()
@@ -144,7 +144,7 @@ def _signed_in() -> str:
 
 @pytest.fixture
 def page(context: BrowserContext, server: str) -> Iterator[Page]:
-    """A tab of an operator; whatever it logs as an error fails the test."""
+    """A tab of a signed-in operator; errors in its console fail the test."""
     session = aside(_signed_in)
     context.add_cookies([{"name": settings.SESSION_COOKIE_NAME, "value": session, "url": server}])
     opened = context.new_page()
@@ -158,7 +158,7 @@ def page(context: BrowserContext, server: str) -> Iterator[Page]:
 
 @pytest.fixture
 def screenshots(tmp_path: Path) -> Path:
-    """Where screenshots go: a temporary folder, or TRAINYARD_SCREENSHOTS."""
+    """Folder of screenshots: TRAINYARD_SCREENSHOTS, or a temporary folder."""
     folder = Path(os.environ.get("TRAINYARD_SCREENSHOTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
     return folder

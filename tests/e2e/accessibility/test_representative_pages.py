@@ -1,4 +1,4 @@
-"""Three pages of different build violate no guideline and do not scroll sideways; drills walk over all."""
+"""Audit of three pages with different structures; the drills audit all pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
 
 
-def test_representative_pages_violate_no_guideline_and_fit(page: Page) -> None:
+def test_representative_pages_violate_no_guideline_and_do_not_scroll_sideways(page: Page) -> None:
     yard = aside(make_yard, iterations=2, group_size=2)
     run, key = yard.run.pk, yard.tasks[0].key
     walk = Walk(page, widths=(1440, 390))

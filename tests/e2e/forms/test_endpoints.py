@@ -39,7 +39,7 @@ def admin(page: Page, server: str) -> Page:
 
 
 class _Api(BaseHTTPRequestHandler):
-    """Lists two models to those who know the key."""
+    """API that lists two models for requests with the key."""
 
     def do_GET(self) -> None:
         known = self.headers.get("Authorization") == f"Bearer {KEY}"
@@ -63,9 +63,7 @@ def api() -> Iterator[str]:
     server.server_close()
 
 
-def test_an_administrator_enters_tests_and_removes_an_endpoint_with_the_keyboard(
-    admin: Page, api: str
-) -> None:
+def test_administrator_adds_tests_and_removes_an_endpoint_by_keyboard(admin: Page, api: str) -> None:
     admin.goto("/endpoints/")
     admin.focus("#e-name")
     for text in ("hosted", api, KEY, "glm-*, qwen3-*", "for collections and judges"):
@@ -73,7 +71,7 @@ def test_an_administrator_enters_tests_and_removes_an_endpoint_with_the_keyboard
         admin.keyboard.press("Tab")
     admin.keyboard.press("Enter")
     expect(admin.get_by_text("Endpoint hosted was saved.")).to_be_visible()
-    admin.wait_for_load_state()  # before its scripts ran, the form would be sent as a page
+    admin.wait_for_load_state()  # without its scripts, the form would load a new page
     assert KEY not in admin.content()
     expect(admin.get_by_text("for collections and judges")).to_be_visible()
     expect(admin.get_by_text(f"…{KEY[-4:]}")).to_be_visible()
@@ -100,7 +98,7 @@ def test_an_administrator_enters_tests_and_removes_an_endpoint_with_the_keyboard
     assert aside(lambda: list(Endpoint.objects.values_list("name", flat=True))) == ["stale"]
 
 
-def test_another_policy_type_shows_its_own_settings(page: Page, server: str) -> None:
+def test_changing_the_policy_type_shows_the_settings_of_that_type(page: Page, server: str) -> None:
     aside(endpoints.save, name="hosted", address=ADDRESS, key=KEY)
     page.goto("/runs/new/?recipe=quickstart-evaluate")
     page.locator("summary", has_text="policy").first.click()

@@ -1,4 +1,4 @@
-"""Importing in a real browser: the form fits and starts a run; rows left out are listed."""
+"""The import form in a real browser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def files() -> Path:
     return folder
 
 
-def test_the_form_is_filled_by_keyboard_and_starts_a_run(page: Page, files: Path) -> None:
+def test_import_form_filled_by_keyboard_starts_a_run(page: Page, files: Path) -> None:
     page.goto("/datasets/")
     page.get_by_role("link", name="Import a dataset").focus()
     page.keyboard.press("Enter")

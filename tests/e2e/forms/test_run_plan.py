@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 FORM = "/runs/new/?recipe=deepswe-32b"
 
 
-def test_the_plan_follows_the_form(page: Page) -> None:
+def test_plan_updates_with_the_form(page: Page) -> None:
     page.goto(f"{FORM}&plan.gpus=64xH100")
     plan = page.locator("#form-plan")
     expect(plan).to_contain_text("fits")
@@ -27,7 +27,7 @@ def test_the_plan_follows_the_form(page: Page) -> None:
     assert_an_update_moves_nothing(page)
 
 
-def test_an_assumption_is_changed_and_reset_by_keyboard(page: Page) -> None:
+def test_assumption_can_be_changed_and_reset(page: Page) -> None:
     page.goto(FORM)
     plan = page.locator("#form-plan")
     before = plan.locator("dd").first.inner_text()
@@ -46,8 +46,8 @@ def test_an_assumption_is_changed_and_reset_by_keyboard(page: Page) -> None:
     expect(plan.locator("a[href='#s-assume.mfu']")).to_be_visible()
 
 
-def test_a_refused_form_is_opened_at_its_reason(page: Page) -> None:
-    tab = page.context.new_page()  # its console reports the status 422, and may
+def test_rejected_form_focuses_its_reason(page: Page) -> None:
+    tab = page.context.new_page()  # unlike `page`, accepts the console's report of status 422
     tab.goto("/runs/new/?recipe=quickstart")
     tab.get_by_role("button", name="Create and start").click()
     reason = tab.get_by_role("alert").filter(has_text="the dataset 'quickstart' is not here")
@@ -56,7 +56,7 @@ def test_a_refused_form_is_opened_at_its_reason(page: Page) -> None:
 
 
 def assert_an_update_moves_nothing(page: Page) -> None:
-    """Change a field far down the page: neither the page nor its controls move."""
+    """Change a field far down the page; check that neither the page nor its controls move."""
     page.evaluate("window.scrollTo(0, 600)")
     start = page.locator("button.primary").bounding_box()
     page.locator("[name='trainer.iterations']").evaluate(

@@ -1,4 +1,4 @@
-"""What is down appears on an open page and goes again; a page that could not be shown comes back."""
+"""Outages appear on open pages and disappear again; an unavailable page recovers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Tell = Callable[..., None]
 
 @pytest.fixture
 def tell() -> Iterator[Tell]:
-    """Write what a supervisor would write: this process plays it."""
+    """Return a function that writes the states of services in place of a supervisor."""
 
     def write(**states: ServiceState) -> None:
         statuses = [
@@ -30,7 +30,7 @@ def tell() -> Iterator[Tell]:
     clear_status(settings.TRAINYARD_HOME)
 
 
-def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell) -> None:
+def test_outage_appears_on_an_open_page_and_disappears(page: Page, tell: Tell) -> None:
     page.goto("/runs/")
     banner = page.locator("#outages")
     expect(banner).to_have_attribute("role", "status")
@@ -44,13 +44,13 @@ def test_an_outage_appears_on_an_open_page_and_goes_again(page: Page, tell: Tell
     expect(banner.locator("[data-outage]")).to_have_count(0, timeout=120_000)
 
 
-def test_a_page_that_needs_the_database_waits_and_comes_back(context: BrowserContext, tell: Tell) -> None:
+def test_page_that_needs_the_database_waits_and_recovers(context: BrowserContext, tell: Tell) -> None:
     tab = context.new_page()
     tab.set_default_timeout(120_000)
     tell(postgresql=ServiceState.DOWN)
-    answer = tab.goto("/login/?next=/runs/")
-    assert answer is not None
-    assert answer.status == 503
+    response = tab.goto("/login/?next=/runs/")
+    assert response is not None
+    assert response.status == 503
     expect(tab.locator("h1")).to_have_text("The database does not answer")
     expect(tab.locator("main")).to_contain_text("PostgreSQL has been down since")
     tell(postgresql=ServiceState.UP)

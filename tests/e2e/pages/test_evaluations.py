@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.e2e]
 
 
 def two_evaluations() -> tuple[Run, Run, list[Task]]:
-    """Two evaluations of the same tasks; a verifier has scored the first task of the first."""
+    """Create two evaluations of the same tasks; a verifier has scored the first task of the first."""
     _, tasks = make_dataset()
     first, second = evaluated(tasks, FIRST), evaluated(tasks, SECOND)
     scored(first, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
@@ -37,7 +37,7 @@ def test_gained_tasks_open_side_by_side(page: Page) -> None:
     sides = page.locator(".task-sides > section")
     expect(sides).to_have_count(2)
     expect(sides.first.locator("article")).to_have_count(4)
-    page.wait_for_load_state()  # style sheets included
+    page.wait_for_load_state()  # including style sheets
     left, right = sides.first.bounding_box(), sides.last.bounding_box()
     assert left is not None
     assert right is not None

@@ -1,4 +1,4 @@
-"""What models, tools and engines write is shown and never run, in a real browser."""
+"""Output of models, tools and engines is displayed and never executed, in a real browser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INJECTED = (
 
 
 def watch(page: Page) -> list[str]:
-    """Collect dialogs; each is dismissed."""
+    """Dismiss and collect dialogs."""
     seen: list[str] = []
 
     def dismiss(dialog: Dialog) -> None:
@@ -39,7 +39,7 @@ def assert_nothing_ran(page: Page, dialogs: list[str], name: str) -> None:
 
 
 def hostile_news(yard: Yard) -> None:
-    """Events of every kind that pages show while they are open."""
+    """Post hostile events of every kind that open pages show."""
     yard.stream.add("run_progress", message=HOSTILE, done=1, total=2)
     yard.stream.add("alert", severity="error", code=HOSTILE[:90], message=HOSTILE)
     broken = lease(7, "failed") | {"name": HOSTILE[:60], "reason": HOSTILE, "failure": HOSTILE[:20]}
@@ -59,7 +59,7 @@ def test_hostile_text_is_shown_on_pages_and_never_run(page: Page) -> None:
     aside(hostile_news, yard)
     dialogs = watch(page)
     key = yard.tasks[0].key
-    found = {
+    addresses = {
         "run": f"/runs/{yard.run.pk}/",
         "form": "/runs/new/?recipe=quickstart",
         "task": f"/datasets/quickstart/tasks/{key}/",
@@ -67,10 +67,10 @@ def test_hostile_text_is_shown_on_pages_and_never_run(page: Page) -> None:
         "live trajectory": f"/runs/{yard.run.pk}/train/{yard.iterations}/{key}/0/",
         "sandboxes": "/sandboxes/",
     }
-    for name, address in found.items():
+    for name, address in addresses.items():
         page.goto(address)
         assert_nothing_ran(page, dialogs, name)
-    page.goto(found["live trajectory"])
+    page.goto(addresses["live trajectory"])
     expect(page.locator("#trajectory-steps")).to_contain_text("<script>window.ran=1")
 
 

@@ -1,4 +1,4 @@
-"""The pages in a real browser: they fit, they live, and they never move what somebody reads."""
+"""Pages in a real browser: live updates, keyboard control, and a stable reading position."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.e2e.conftest import aside
 pytestmark = [pytest.mark.e2e]
 
 
-def test_signing_in_leads_to_the_page_asked_for(page: Page) -> None:
+def test_sign_in_redirects_to_the_requested_page(page: Page) -> None:
     page.goto("/")
     page.click("details.user summary")
     page.click("text=Sign out")
@@ -31,7 +31,7 @@ def test_signing_in_leads_to_the_page_asked_for(page: Page) -> None:
     assert page.url.endswith("/runs/?kind=train")
 
 
-def test_the_run_page_lives(page: Page) -> None:
+def test_run_page_receives_live_updates(page: Page) -> None:
     yard = aside(make_yard, iterations=2, group_size=2)
     page.goto(f"/runs/{yard.run.pk}/")
     expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
@@ -83,14 +83,14 @@ def test_stacked_bands_have_the_colours_of_their_legend(page: Page, scheme: Lite
     page.emulate_media(color_scheme=scheme)
     page.goto(f"/runs/{yard.run.pk}/")
     expect(page.locator("#chart-solve .uplot")).to_be_visible()
-    found = page.evaluate(_BAND_COLOURS)
-    for colour in found["legend"]:
-        distances = [max(abs(a - b) for a, b in zip(colour, drawn, strict=True)) for drawn in found["drawn"]]
+    bands = page.evaluate(_BAND_COLOURS)
+    for colour in bands["legend"]:
+        distances = [max(abs(a - b) for a, b in zip(colour, drawn, strict=True)) for drawn in bands["drawn"]]
         assert min(distances) <= 1, colour
         assert sum(distance <= 1 for distance in distances) >= 5, "a band, no edge"
 
 
-def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) -> None:
+def test_live_updates_keep_the_selection_and_the_reading_position(page: Page) -> None:
     yard = aside(make_yard, iterations=3, group_size=8)
     page.set_viewport_size({"width": 1280, "height": 600})
     page.goto(f"/runs/{yard.run.pk}/train/2/")
@@ -122,7 +122,7 @@ def test_live_updates_leave_selection_scroll_and_open_parts_alone(page: Page) ->
     assert page.evaluate("scrollY") > 0
 
 
-def test_pausing_and_losing_the_connection(page: Page) -> None:
+def test_live_updates_can_be_paused_and_resumed(page: Page) -> None:
     yard = aside(make_yard, iterations=1, group_size=2)
     page.goto(f"/runs/{yard.run.pk}/train/{yard.iterations}/{yard.tasks[0].key}/0/")
     dot, steps = page.locator("#live-dot"), page.locator("#trajectory-steps > .step")
@@ -143,7 +143,7 @@ def test_pausing_and_losing_the_connection(page: Page) -> None:
     expect(page.locator("#trajectory-strip li")).to_have_count(3)
 
 
-def test_a_trajectory_by_keyboard(page: Page) -> None:
+def test_trajectory_page_can_be_controlled_by_keyboard(page: Page) -> None:
     yard = aside(make_yard, iterations=1, group_size=8)
     base = f"/runs/{yard.run.pk}/train/0/{yard.tasks[0].key}"
     page.goto(f"{base}/4/#step-2")
@@ -180,7 +180,7 @@ def test_a_trajectory_by_keyboard(page: Page) -> None:
     page.wait_for_url(f"**{base}/5/")
 
 
-def test_the_theme_is_switched_and_kept(page: Page) -> None:
+def test_theme_switch_survives_a_reload(page: Page) -> None:
     page.goto("/")
     page.click("[data-action=theme]")
     expect(page.locator("html")).to_have_attribute("data-theme", "dark")
@@ -190,7 +190,7 @@ def test_the_theme_is_switched_and_kept(page: Page) -> None:
     expect(page.locator("html")).to_have_attribute("data-theme", "light")
 
 
-def test_the_form_of_a_run_marks_differences(page: Page) -> None:
+def test_run_form_marks_differences(page: Page) -> None:
     aside(make_yard, iterations=1, group_size=2)
     page.goto("/runs/new/?recipe=quickstart")
     page.fill("[name='name']", "from the browser")

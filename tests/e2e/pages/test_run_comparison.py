@@ -1,4 +1,4 @@
-"""Runs chosen in the list by keyboard, laid over each other in a browser."""
+"""Selection of runs by keyboard, and comparison of their charts, in a real browser."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e]
 
 
 def trained(name: str, iterations: int) -> Run:
-    """A run with rewards."""
+    """Create a run with rewards."""
     run = make_run(name=name)
     now = timezone.now()
     Iteration.objects.bulk_create(

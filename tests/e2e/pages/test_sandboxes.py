@@ -1,4 +1,4 @@
-"""The sandbox pool in a real browser: it fits, it lives, people can act."""
+"""The page of the sandbox pool in a real browser: live updates and actions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.e2e]
 
 
 def busy_yard() -> Yard:
-    """A run whose pool has everything to show."""
+    """Create a run whose pool has data for every part of the page."""
     yard = make_yard(iterations=1, group_size=2)
     name = "train/1/boltons__iterutils-compare-3/"
     records = [lease(n, sandbox_id="sb-live" if n == 0 else f"sb-{n}", name=f"{name}{n}") for n in range(14)]
@@ -46,7 +46,7 @@ def busy_yard() -> Yard:
     return yard
 
 
-def test_the_pool_lives_and_can_be_acted_on_by_keyboard(page: Page) -> None:
+def test_pool_page_receives_live_updates_and_reaps_orphans_by_keyboard(page: Page) -> None:
     yard = aside(busy_yard)
     page.goto("/sandboxes/")
     expect(page.locator("#live-dot")).to_have_attribute("data-state", "live")
