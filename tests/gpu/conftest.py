@@ -12,7 +12,7 @@ ON_CPU = os.environ.get("TRAINYARD_GPU_TESTS") == "cpu"
 
 @pytest.fixture
 def device() -> torch.device:
-    """The device that is compared with the CPU."""
+    """The device to compare with the CPU."""
     if ON_CPU:
         return torch.device("cpu")
     if not torch.cuda.is_available():

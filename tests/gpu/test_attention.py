@@ -15,13 +15,13 @@ pytestmark = pytest.mark.gpu
 LENGTHS = (130, 1, 64, 317)
 
 
-def relative(found: Tensor, expected: Tensor) -> float:
-    return float((found.double().cpu() - expected.double().cpu()).norm() / expected.double().norm())
+def relative(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.double().cpu() - expected.double().cpu()).norm() / expected.double().norm())
 
 
 @pytest.mark.parametrize("kv_heads", [2, 8])
 @pytest.mark.parametrize("window", [None, 50])
-def test_fused_attention_is_attention_over_separate_sequences(
+def test_fused_attention_matches_attention_over_separate_sequences(
     device: torch.device, kv_heads: int, window: int | None
 ) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -36,12 +36,12 @@ def test_fused_attention_is_attention_over_separate_sequences(
         assert k.grad is not None
         assert v.grad is not None
         results.append((out.detach(), q.grad, k.grad, v.grad))
-    for expected, found in zip(*results, strict=True):
-        assert relative(found, expected) <= 0.02
+    for expected, actual in zip(*results, strict=True):
+        assert relative(actual, expected) <= 0.02
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_computes_on_the_device_what_it_computes_on_a_cpu(device: torch.device, family: str) -> None:
+def test_outputs_of_a_family_on_the_device_match_the_cpu(device: torch.device, family: str) -> None:
     ids = torch.randint(5, 300, (45,), generator=torch.Generator().manual_seed(1))
     lengths = (20, 25)
     expected = _hidden(family, torch.device("cpu"), torch.float32, ids, lengths)

@@ -42,7 +42,7 @@ class Source:
 
 
 @pytest.mark.parametrize(("way", "devices"), [("ipc", 1), ("nccl", 2)])
-def test_versions_are_proven(tmp_path: Path, device: torch.device, way: Any, devices: int) -> None:
+def test_each_version_is_verified(tmp_path: Path, device: torch.device, way: Any, devices: int) -> None:
     if device.type != "cuda" or torch.cuda.device_count() < devices:
         pytest.skip(f"needs {devices} CUDA devices")
     if importlib.util.find_spec("vllm") is None:
@@ -69,7 +69,7 @@ async def publish_versions(tmp_path: Path, device: torch.device, live: LiveTrans
         for version in range(1, 4):
             report = await publishing.publish(version, Source(trainer), [client])
             print(report.metrics())
-            assert [one.failure for one in report.replicas] == [""]
+            assert [replica.failure for replica in report.replicas] == [""]
             assert not (tmp_path / "weights" / str(version)).exists(), "files were the fall-back"
             trainer.update(GROUPS, temperature=1.0)
     finally:

@@ -1,4 +1,4 @@
-"""Updates on the device compute what they compute on a CPU, in every mode of training."""
+"""Updates on the device match updates on the CPU, in every mode of training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_trainer(model: Transformer, ranks: Ranks = ALONE, **settings: Any) -> T
 
 
 def updated(device: torch.device, ranks: Ranks = ALONE, **settings: Any) -> tuple[Any, dict[str, float]]:
-    """Trained weights as one vector on the CPU, and the metrics of the update."""
+    """Run an update; return the trained weights as one vector on the CPU, and the metrics."""
     trainer = make_trainer(make_model().to(device), ranks, **settings)
     metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
     with torch.no_grad():
@@ -39,7 +39,7 @@ def updated(device: torch.device, ranks: Ranks = ALONE, **settings: Any) -> tupl
 
 
 @pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": True}, {"lora_rank": 4}])
-def test_float32_equals_the_cpu(device: torch.device, settings: dict[str, Any]) -> None:
+def test_float32_update_matches_the_cpu(device: torch.device, settings: dict[str, Any]) -> None:
     (ours, metrics), (theirs, expected) = (
         updated(place, **settings) for place in (device, torch.device("cpu"))
     )
@@ -51,7 +51,7 @@ def test_float32_equals_the_cpu(device: torch.device, settings: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("setting", "names"), [("precision", ("f32", "bf16")), ("optimizer", ("adamw", "adamw_8bit"))]
 )
-def test_coarser_numbers_move_the_same_way(
+def test_low_precision_updates_have_the_direction_of_precise_ones(
     device: torch.device, setting: str, names: tuple[str, str]
 ) -> None:
     if setting == "optimizer":
@@ -75,14 +75,14 @@ def one_rank(device: torch.device) -> Iterator[Ranks]:
 
 
 @pytest.mark.parametrize("settings", [{}, {"activation_checkpointing": True}, {"lora_rank": 4}])
-def test_one_sharded_rank_is_a_plain_model(
+def test_update_of_one_sharded_rank_matches_an_unsharded_model(
     device: torch.device, one_rank: Ranks, settings: dict[str, Any]
 ) -> None:
     (sharded, _), (plain, _) = updated(device, one_rank, **settings), updated(device, **settings)
     assert (sharded - plain).norm() <= 1e-5 * plain.norm()
 
 
-def test_memory_is_flat_over_updates(device: torch.device) -> None:
+def test_memory_is_constant_over_updates(device: torch.device) -> None:
     if device.type != "cuda":
         pytest.skip("the memory of a CUDA device is measured")
     trainer = make_trainer(make_model().to(device), activation_checkpointing=True, precision="bf16")
