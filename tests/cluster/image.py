@@ -1,4 +1,4 @@
-"""``python -m tests.cluster.image FOLDER`` writes a build context of the image that the tests here need."""
+"""``python -m tests.cluster.image FOLDER`` writes the build context of the image for these tests."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The conformance suite and the lifecycle on a real cluster: ``make test-cluster KUBECONFIG=… IMAGE=…``.
 
-The image must hold ``engine.sandbox.conformance.reference_tree`` in ``/testbed``, with a Python and git;
-``tests/cluster/README.md`` tells how to build one. The namespace must have been prepared with
-``deploy/kubernetes/sandbox``. ``CLUSTER_SET`` holds further settings of ``sandbox.kubernetes`` as JSON.
+The image must contain ``engine.sandbox.conformance.reference_tree`` in ``/testbed``, with Python and git;
+``tests/cluster/README.md`` describes how to build it. The namespace must have been prepared with
+``deploy/kubernetes/sandbox``. ``CLUSTER_SET`` contains further settings of ``sandbox.kubernetes`` as JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_OBSERVABLE = {
     "a_fork_bomb_stays_inside": "processes are limited by the kubelet's podPidsLimit",
     "a_full_disk_stays_inside": "the kubelet evicts instead of refusing to write",
 }
-"""Checks that assert what only a cluster's nodes decide."""
+"""Checks of properties that only a cluster's nodes determine, and the reason to skip each."""
 if SETTINGS.get("connect") == "exec":
     NOT_OBSERVABLE["killing_everything_hurts_only_the_killer"] = "agents are no init with connect=exec"
 
@@ -58,7 +58,7 @@ _START_S = (
     + CONFIG.kubernetes.pull_timeout_s
     + CONFIG.kubernetes.start_timeout_s
 )
-"""The longest that one sandbox may legitimately take to start."""
+"""Longest legitimate start of one sandbox, seconds."""
 
 pytestmark = [
     pytest.mark.cluster,
@@ -78,7 +78,7 @@ async def backend() -> AsyncIterator[KubernetesBackend]:
 
 @pytest.fixture(scope="module")
 def uid() -> int:
-    """Whom the image's commands run as."""
+    """User ID of the image's commands."""
 
     async def ask() -> int:
         backend = KubernetesBackend(CONFIG)
@@ -91,7 +91,7 @@ def uid() -> int:
     return asyncio.run(ask())
 
 
-async def test_preflight_is_content(backend: KubernetesBackend) -> None:
+async def test_preflight_reports_no_errors(backend: KubernetesBackend) -> None:
     assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []
 
 
@@ -124,21 +124,21 @@ async def test_too_many_processes_end_the_command_and_nothing_else(backend: Kube
 async def test_warm_pods_are_claimed_and_nothing_is_left(backend: KubernetesBackend) -> None:
     spec = SandboxSpec(image=IMAGE, run_id="test-cluster", limits=LIMITS)
     await backend.prepare({IMAGE: 4})
-    give_up = time.monotonic() + _START_S
+    deadline = time.monotonic() + _START_S
     while backend.population().idle < 4:
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         await asyncio.sleep(0.5)
     async with backend.open(spec) as box:
         assert box.startup.warm
         assert (await box.exec("echo works", timeout_s=30)).stdout == b"works\n"
     await backend.prepare({})
     while backend.population().existing:
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         await asyncio.sleep(0.5)
     assert await backend.reap(run_id="test-cluster") == 0
 
 
-async def test_an_image_that_does_not_exist_is_an_image_error(backend: KubernetesBackend) -> None:
+async def test_missing_image_raises_image_error(backend: KubernetesBackend) -> None:
     with pytest.raises(ImageError):
         async with backend.open(
             SandboxSpec(image=f"{IMAGE.partition('@')[0]}-does-not-exist", limits=LIMITS)
