@@ -21,12 +21,12 @@ _MODULE = "vllm.entrypoints.openai.api_server"
 def evaluation(
     cluster: RayCluster, home: Path, *, python: Path, replicas: int, samples: int
 ) -> subprocess.Popen[str]:
-    """Start an evaluation as the process of a job does.
+    """Start an evaluation like the process of a job.
 
     Args:
-        cluster: its cluster.
-        home: its data folder.
-        python: interpreter with vLLM, or what passes for it.
+        cluster: cluster of the servers.
+        home: data folder of the run.
+        python: interpreter with vLLM, or a fake of it.
         replicas: number of servers.
         samples: rollouts of each held-out map.
     """

@@ -28,7 +28,7 @@ class CommandFailedError(Exception):
 
 
 def command_result(*arguments: Any) -> CommandResult:
-    """Run a command, whatever its exit status."""
+    """Run a command; return its exit status and output."""
     output, errors = StringIO(), StringIO()
     with redirect_stdout(output), redirect_stderr(errors):
         status = execute([str(argument) for argument in arguments])

@@ -1,4 +1,4 @@
-"""A run folder as a process that was killed would have left it."""
+"""Copies of run folders as a killed process would have left them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def cut_off(run_dir: Path, copy: Path, *, iterations: int = 0, rollouts: int = 0) -> list[dict[str, Any]]:
-    """Copy what was there after so many iterations and, of the next, so many rollouts.
+    """Copy a run as it was after ``iterations``, with ``rollouts`` of the next iteration.
 
     Returns:
-        the events that are left.
+        the remaining events.
     """
     shutil.copytree(run_dir, copy)
     lines = (run_dir / "events.jsonl").read_bytes().splitlines(keepends=True)

@@ -126,12 +126,12 @@ def test_slow():
 BROKEN = ("    if value > high:\n", "    if value < high:\n")
 WORKDIR = "/testbed"
 NO_PLUGINS = "-p no:hypothesispytest -p no:benchmark"
-"""Arguments of pytest that leave out plugins of this machine's Python, which local sandboxes share: importing
+"""Arguments of pytest that disable plugins of this machine's Python, which local sandboxes share: importing
 Hypothesis alone takes longer than the tests of a toy task."""
 
 
 def write_toy(folder: Path) -> Path:
-    """A source tree with package ``toy`` and its tests."""
+    """Write a source tree with package ``toy`` and its tests."""
     files = {
         "toy/__init__.py": "",
         "toy/numbers.py": NUMBERS,
@@ -148,16 +148,16 @@ def write_toy(folder: Path) -> Path:
 
 
 def toolchain_or_skip(home: Path) -> Path:
-    """The test toolchain; skips where no package index can be reached, or sandboxes cannot run."""
+    """Return the test toolchain; skip the test without a package index or local sandboxes."""
     if problem := _sandbox_problem():
         pytest.skip(f"no local sandboxes here: {problem}")
     try:
-        made = ensure_toolchain(made_once("toolchain", _make_toolchain))
+        toolchain = ensure_toolchain(made_once("toolchain", _make_toolchain))
     except PreflightError as error:
         pytest.skip(str(error))
-    target = home / "toolchain" / made.name
+    target = home / "toolchain" / toolchain.name
     if not target.exists():
-        shutil.copytree(made, target)
+        shutil.copytree(toolchain, target)
     return target
 
 
@@ -172,7 +172,7 @@ def _make_toolchain(home: Path) -> None:
 
 
 def broken_task(home: Path, tree: Path) -> TaskRow:
-    """A task whose image has ``clamp`` broken; its gold patch mends it."""
+    """Create a task whose image has a broken ``clamp``, which its gold patch fixes."""
     source: Source = fetch_source(str(tree), home)
     broken = NUMBERS.replace(*BROKEN)
     staged = write_toy(home / "staged")
@@ -196,7 +196,7 @@ def broken_task(home: Path, tree: Path) -> TaskRow:
 
 
 def own_pytest_task(home: Path, tree: Path) -> TaskRow:
-    """The same task in an image with a pytest of its own, and tests that are hidden from agents."""
+    """Create the same task in an image with its own pytest, and with hidden tests."""
     row = broken_task(home, tree)
     staged = home / "staged"
     (staged / "pytest.ini").unlink()
@@ -210,17 +210,17 @@ def own_pytest_task(home: Path, tree: Path) -> TaskRow:
 
 
 def without_reuse(row: TaskRow) -> TaskRow:
-    """The same task, every verdict for real."""
+    """Return the task with every verdict from a real test run."""
     return replace(row, answer=replace(row.answer, deterministic=False))
 
 
 def patched(content: str, path: str = "toy/numbers.py") -> str:
-    """A patch that gives the broken module another content."""
+    """Return a patch that replaces the content of the broken module."""
     return diff_texts(path, NUMBERS.replace(*BROKEN), content)
 
 
 def new_file(path: str, content: str) -> str:
-    """A patch that adds a file."""
+    """Return a patch that adds a file."""
     count = content.count("\n")
     body = "".join(f"+{line}\n" for line in content.rstrip("\n").split("\n"))
     head = f"diff --git a/{path} b/{path}\nnew file mode 100644\n--- /dev/null\n+++ b/{path}\n"
@@ -228,7 +228,7 @@ def new_file(path: str, content: str) -> str:
 
 
 class MemoryStore:
-    """A store of references in memory (``ReferenceStore``)."""
+    """A ``ReferenceStore`` in memory."""
 
     def __init__(self, *references: tuple[TaskRow, Reference]) -> None:
         self.kept = {row.task.id: reference for row, reference in references}
@@ -255,7 +255,7 @@ def make_grader(
     counterfactual: Literal["off", "sample", "always"] = "off",
     store: ReferenceStore | None = None,
 ) -> Grader:
-    """A grader with small limits; it audits nothing unless asked to."""
+    """Return a grader with small limits and, by default, without audits."""
     config = GradingConfig(
         timeout_s=timeout_s, reuse_verdicts=reuse, max_parallel=2, counterfactual=counterfactual
     )

@@ -1,4 +1,4 @@
-"""Builds endpoint policies for scripted servers, their requests, and a clock of their waits."""
+"""Builders for endpoint policies of scripted servers, their requests, and a clock of their waits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FAILED = Reply(status=500, error={"message": "oops"})
 async def opened(
     server: OpenAIServer, *, key: str = KEY, book: Path | None = None, **settings: Any
 ) -> AsyncIterator[EndpointPolicy]:
-    """A policy of the server, with short pauses before retries."""
+    """Open a policy of the server, with short pauses before retries."""
     config = EndpointPolicyConfig(endpoint=server.url, **{"model": "m", "max_retries": 3, **settings})
     opened = EndpointPolicy(config, Endpoint(address=server.url, key=key), book=book)
     with pytest.MonkeyPatch.context() as patched:
@@ -62,14 +62,14 @@ async def attempt(endpoint: EndpointPolicy) -> Exception | None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Poll until the condition holds."""
+    """Poll until the condition is true."""
     async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)
 
 
 class Clock:
-    """The monotonic clock of an endpoint policy, which only pauses and tests move."""
+    """Monotonic clock of an endpoint policy, advanced only by pauses and tests."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -86,7 +86,7 @@ class Clock:
 
 
 def controlled_clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """Let endpoint policies read the clock that is returned, and their pauses take no time."""
+    """Give endpoint policies a clock whose pauses take no time; return the clock."""
     clock = Clock()
     for module in (waits, limits, policy):
         monkeypatch.setattr(module, "time", clock)

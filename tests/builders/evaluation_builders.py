@@ -1,4 +1,4 @@
-"""Runs with one evaluation whose rollouts found what a test wants, and verifiers' runs that scored them."""
+"""Builders for runs with one evaluation of given outcomes, and for verifier runs that score its rollouts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST: Outcomes = (
     ((False, False, None, False), "aaaa"),
     ((True, True, True, True), "aaaa"),
 )
-"""Of each task: what its rollouts found (None: lost to infrastructure), and which patch each submitted."""
+"""Per task: whether each rollout passed (None: lost to infrastructure), and a letter for its patch."""
 SECOND: Outcomes = (
     ((True, True, True, True), "aabb"),
     ((False, False, False, False), "abbb"),
@@ -30,7 +30,7 @@ SECOND: Outcomes = (
 
 
 def evaluated(tasks: list[Task], outcomes: Outcomes) -> Run:
-    """A run with one evaluation of rollouts with these outcomes."""
+    """Create a run with one evaluation of rollouts with these outcomes."""
     run, claim = launched()
     stream = Stream(epoch=claim.epoch)
     stream.started()
@@ -42,14 +42,14 @@ def evaluated(tasks: list[Task], outcomes: Outcomes) -> Run:
 
 
 def evaluate(stream: Stream, tasks: list[Task], outcomes: Outcomes) -> None:
-    """Rollouts of an evaluation with these outcomes."""
+    """Add the rollouts of an evaluation with these outcomes."""
     for task, (solved, patches) in zip(tasks, outcomes, strict=False):
         for index, (passed, patch) in enumerate(zip(solved, patches, strict=True)):
             rollout(stream, ref(0, task.key, index, phase="eval:heldout"), index + 1, passed, patch)
 
 
 def end_evaluation(stream: Stream) -> None:
-    """The end of an evaluation."""
+    """Add the end of an evaluation."""
     stream.add(
         "evaluation_finished", iteration=0, name="heldout", policy_version=0, num_samples=1,
         num_tasks=1, num_solved=1, solve_rate=1.0, interval_low=0.2, interval_high=1.0,
@@ -57,7 +57,7 @@ def end_evaluation(stream: Stream) -> None:
 
 
 def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None, patch: str) -> None:
-    """A rollout; odd numbers of steps end with a submission, even ones by a limit."""
+    """Add a rollout; odd numbers of steps end with a submission, even ones at a limit."""
     stream.add("trajectory_started", ref=key, sandbox_id="s-1")
     for index in range(steps):
         stream.step(key, index, prompt_tokens=1000 * (index + 1), generated_tokens=100)
@@ -71,7 +71,7 @@ def rollout(stream: Stream, key: dict[str, Any], steps: int, passed: bool | None
 
 
 def scored(run: Run, task: Task, p_yes: Mapping[int, float | None], *, epoch: int | None = None) -> Run:
-    """A verifier's run that has scored rollouts of a task, made by this attempt of their run."""
+    """Create a verifier run with scores of a task's rollouts from attempt ``epoch`` of their run."""
     (Path(settings.TRAINYARD_HOME) / "runs" / str(run.pk)).mkdir(parents=True, exist_ok=True)
     overrides = {
         "policy.checkpoint": "fresh:tiny",

@@ -1,4 +1,4 @@
-"""Builds event streams as an engine would write them: consecutive ``seq``, valid by construction."""
+"""Builders for event streams as engines write them: consecutive ``seq``, valid by construction."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ TOKENS: dict[str, list[float]] = {
 
 def spooled(run_dir: Path, kind: str = "") -> list[dict[str, Any]]:
     """Return the complete events of a run folder, or those of a type."""
-    found = [json.loads(line.data) for line in read_lines(run_dir / SPOOL_NAME)]
-    return [event for event in found if event["type"] == kind or not kind]
+    events = [json.loads(line.data) for line in read_lines(run_dir / SPOOL_NAME)]
+    return [event for event in events if event["type"] == kind or not kind]
 
 
 class Stream:
-    """Collects the events of one run; ``lines`` gives them as NDJSON lines."""
+    """Events of one run; ``lines`` contains them as NDJSON."""
 
     def __init__(self, *, epoch: int = 1, first_seq: int = 1) -> None:
         self.epoch = epoch
@@ -34,7 +34,7 @@ class Stream:
         self.lines: list[bytes] = []
 
     def add(self, type_: str, **fields: Any) -> int:
-        """Append an event; returns its ``seq``."""
+        """Append an event; return its ``seq``."""
         seq = self.next_seq
         record = {"type": type_, "seq": seq, "epoch": self.epoch, "time": T0 + seq, **fields}
         EVENT_ADAPTER.validate_python(record)
@@ -54,7 +54,7 @@ class Stream:
         termination: str = "submitted",
         finish: bool = True,
     ) -> None:
-        """A whole rollout: start, steps, end."""
+        """Add a whole rollout: start, steps, end."""
         self.add("trajectory_started", ref=ref, sandbox_id="s-1")
         for index in range(steps):
             self.step(ref, index)
@@ -107,7 +107,7 @@ class Stream:
         )
 
     def iteration(self, index: int, *, tasks: tuple[str, ...] = ("a", "b"), size: int = 2) -> None:
-        """A complete iteration: groups of rollouts, advantages, update, checkpoint."""
+        """Add a complete iteration: groups of rollouts, advantages, update, checkpoint."""
         self.add("iteration_started", iteration=index, policy_version=index, task_ids=list(tasks))
         for task in tasks:
             for number in range(size):
@@ -136,10 +136,10 @@ class Stream:
         )
 
     def body(self, start: int = 0, stop: int | None = None) -> bytes:
-        """Lines ``start … stop-1`` as a request body."""
+        """Return lines ``start … stop-1`` as a request body."""
         return b"\n".join(self.lines[start:stop]) + b"\n"
 
 
 def ref(iteration: int, task: str, index: int, phase: str = "train") -> dict[str, Any]:
-    """A trajectory's key."""
+    """Return the key of a trajectory."""
     return {"iteration": iteration, "phase": phase, "task_id": task, "index": index}

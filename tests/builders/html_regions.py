@@ -1,4 +1,4 @@
-"""Reads parts out of rendered pages: the inner HTML of an element, every link, the chart data."""
+"""Readers for parts of rendered pages: the inner HTML of an element, links, forms, the chart data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VOID = {"area", "base", "br", "col", "embed", "hr", "img", "input", "link", "met
 
 
 class _Regions(HTMLParser):
-    """Remembers where elements with an id begin and end."""
+    """Parser that records the spans of elements with an id, and the targets of links and forms."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=False)
@@ -51,34 +51,34 @@ class _Regions(HTMLParser):
 
 
 def tight(html: str) -> str:
-    """HTML without the white space between tags, which means nothing."""
+    """Remove the insignificant white space between tags."""
     return re.sub(r">\s+<", "><", html).strip()
 
 
 def inner_html(page: str, element_id: str) -> str:
-    """The HTML inside the element with this id."""
+    """Return the HTML inside the element with this id."""
     start, end = _Regions(page).spans[element_id]
     return page[start:end]
 
 
 def links(page: str) -> list[str]:
-    """Every href of the page."""
+    """Return every href of the page."""
     return _Regions(page).links
 
 
 def form_targets(page: str) -> list[str]:
-    """Every action and formaction of the page."""
+    """Return every action and formaction of the page."""
     return _Regions(page).forms
 
 
 def chart_data(page: str) -> dict[str, Any]:
-    """The ChartSet a run's page carries."""
+    """Return the ChartSet in a run's page."""
     data: dict[str, Any] = json.loads(inner_html(page, "run-charts"))
     return data
 
 
 class _Fields(HTMLParser):
-    """Values of a form's fields as a browser posts them when nothing is touched."""
+    """Parser for the values of a form's fields as a browser posts them unchanged."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -87,11 +87,11 @@ class _Fields(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        name, value = found.get("name") or "", found.get("value") or ""
+        values = dict(attrs)
+        name, value = values.get("name") or "", values.get("value") or ""
         if tag == "select":
             self._select = name
-        elif tag == "option" and self._select and ("selected" in found or self._select not in self.values):
+        elif tag == "option" and self._select and ("selected" in values or self._select not in self.values):
             self.values[self._select] = value
         elif tag == "textarea":
             self._textarea, self.values[name] = name, ""
@@ -111,5 +111,5 @@ class _Fields(HTMLParser):
 
 
 def form_values(page: str, form_id: str) -> dict[str, str]:
-    """The values of the fields of the form with this id."""
+    """Return the values of the fields of the form with this id."""
     return _Fields(inner_html(page, form_id)).values

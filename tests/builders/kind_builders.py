@@ -1,7 +1,7 @@
 """Runs of every kind with the events that their engines write, in any state.
 
-``make_kind(name, ending)`` makes one; ``KINDS`` names them. ``ending`` is a state: ``running``, ``paused``,
-``succeeded``, ``failed`` or ``stopped``; a run that failed or was stopped has done half of its work.
+``make_kind(name, ending)`` creates a run of a kind in ``KINDS``. ``ending`` is a state: ``running``,
+``paused``, ``succeeded``, ``failed`` or ``stopped``; a failed or stopped run has done half of its work.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Work = Callable[[Stream, "Yard", bool], Summary]
 
 @dataclass(slots=True)
 class Yard:
-    """Tasks, and a run with rollouts that others may read."""
+    """Tasks, and a run whose rollouts other runs read."""
 
     tasks: list[Task]
     source: str = ""
@@ -38,11 +38,11 @@ class _Kind:
     work: Work
     overrides: dict[str, Any] = field(default_factory=dict)
     reads: str = ""
-    """Setting that names the run whose rollouts it reads; ``[]`` at its end wants a list of texts."""
+    """Setting for the run whose rollouts are read; the suffix ``[]`` marks a list of strings."""
 
 
 def rollout(stream: Stream, key: dict[str, Any], verdict: str | None, detail: str = "") -> None:
-    """A rollout with this verdict; None where infrastructure lost it."""
+    """Add a rollout with this verdict; None means lost to infrastructure."""
     reward = None if verdict is None else float(verdict == "passed")
     stream.add("trajectory_started", ref=key, sandbox_id="s-1")
     stream.step(key, 0)
@@ -54,7 +54,7 @@ def rollout(stream: Stream, key: dict[str, Any], verdict: str | None, detail: st
 
 
 def progress(stream: Stream, message: str, done: int, total: int, **collection: Any) -> None:
-    """Progress as an engine reports it; with the numbers of a collection."""
+    """Add progress as an engine reports it, optionally with the numbers of a collection."""
     state = {"graded": done, "solved": 0, "lost": 0, "running": 0, "steps": done, "prompt_tokens": 20 * done,
              "generated_tokens": 9 * done, "per_hour": 1200.0}  # fmt: skip
     extra = {"collection": state | collection} if collection else {}
@@ -141,13 +141,13 @@ def _curate(stream: Stream, yard: Yard, whole: bool) -> Summary:
 
 
 def _validate(stream: Stream, yard: Yard, whole: bool) -> Summary:
-    found = ("valid", "gold_fails", "noop_passes", "infra")
+    statuses = ("valid", "gold_fails", "noop_passes", "infra")
     reasons = ("", "with its gold patch the row still fails: tests/t.py::test_a", "the row passes untouched",
                "the sandbox did not start: no space left on device")  # fmt: skip
     sides = {"valid": ("failed", "passed"), "gold_fails": ("failed", "failed"),
              "noop_passes": ("passed", "passed"), "infra": ("infra", "infra")}  # fmt: skip
     verdicts = {"passed": "passed", "failed": "failed", "infra": "infra_error"}
-    for task, status, reason in list(zip(yard.tasks, found, reasons, strict=True))[: 4 if whole else 2]:
+    for task, status, reason in list(zip(yard.tasks, statuses, reasons, strict=True))[: 4 if whole else 2]:
         noop, gold = ({"outcome": s, "verdicts": [verdicts[s]], "seconds": [0.5]} for s in sides[status])
         stream.add("task_validated", record={
             "id": f"RUN/{task.key}", "task_id": task.key, "content": "c" * 16, "run_id": "RUN", "time": 1.0,
@@ -236,7 +236,7 @@ KINDS: dict[str, _Kind] = {
 
 
 def make_kind(name: str, ending: str = "succeeded", **overrides: Any) -> Run:
-    """A run of a kind in a state; see the module."""
+    """Create a run of a kind in a state; see the module."""
     kind = KINDS[name]
     yard = _yard(reads=bool(kind.reads))
     given = {"name": f"{name} {ending}", **kind.overrides, **overrides}

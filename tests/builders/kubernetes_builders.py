@@ -1,4 +1,4 @@
-"""Kubernetes for tests: the manifests of ``deploy/``, a fake cluster made ready with them, the backend."""
+"""Kubernetes for tests: the manifests of ``deploy/``, a fake cluster prepared with them, the backend."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _WITHOUT_NAMESPACE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "Priorit
 
 
 def documents(folder: Path = MANIFESTS) -> list[dict[str, Any]]:
-    """Every object of a kustomization, in its order."""
+    """Return every object of a kustomization, in order."""
     named = yaml.safe_load((folder / "kustomization.yaml").read_text())["resources"]
-    return [found for name in named for found in yaml.safe_load_all((folder / name).read_text())]
+    return [document for name in named for document in yaml.safe_load_all((folder / name).read_text())]
 
 
 def path_of(document: dict[str, Any]) -> str:
-    """The API path of an object's collection."""
+    """Return the API path of an object's collection."""
     kind, version = document["kind"], document["apiVersion"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     plural = _PLURALS.get(kind, f"{kind.lower()}s")
@@ -43,7 +43,7 @@ def path_of(document: dict[str, Any]) -> str:
 
 
 async def apply(api: KubeApi, folder: Path = MANIFESTS) -> None:
-    """Create what is not there yet. Raises ApiError."""
+    """Create the objects that do not exist yet. Raises ApiError."""
     for document in documents(folder):
         try:
             await api.create(path_of(document), document)
@@ -61,7 +61,7 @@ ACCOUNT = "trainyard-sandbox-controller"
 
 
 def build_reference(home: Path) -> None:
-    """The image ``local:reference``."""
+    """Build the image ``local:reference``."""
     tree = home / "tree"
     tree.mkdir()
     reference_tree(tree)
@@ -70,7 +70,7 @@ def build_reference(home: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def prepared(home: Path, **settings: Any) -> AsyncIterator[FakeCluster]:
-    """A fake cluster to which the manifests were applied; it ends with nothing left."""
+    """Open a fake cluster with the manifests; check at the end that it has settled."""
     async with FakeCluster(home, **{"tls": False, **settings}) as cluster:
         api = await KubeApi.connect(KubernetesConfig(kubeconfig=str(cluster.kubeconfig)))
         try:
@@ -83,7 +83,7 @@ async def prepared(home: Path, **settings: Any) -> AsyncIterator[FakeCluster]:
 
 
 def kubernetes_config(cluster: FakeCluster, **settings: Any) -> KubernetesConfig:
-    """The engine's account, everything fast."""
+    """Return a configuration with the engine's account and short timeouts."""
     return KubernetesConfig.model_validate(
         {
             "kubeconfig": str(cluster.kubeconfig_of_account(NAMESPACE, ACCOUNT)),
@@ -104,7 +104,7 @@ def kubernetes_config(cluster: FakeCluster, **settings: Any) -> KubernetesConfig
 async def opened(
     cluster: FakeCluster, *, max_live: int = 16, max_starting: int = 8, **settings: Any
 ) -> AsyncIterator[KubernetesBackend]:
-    """A backend, closed afterwards."""
+    """Open a backend; close it afterwards."""
     config = SandboxConfig(
         backend="kubernetes",
         kubernetes=kubernetes_config(cluster, **settings),
@@ -125,18 +125,18 @@ PATIENCE_S = 120.0
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds."""
-    give_up = time.monotonic() + PATIENCE_S
+    """Wait until a condition is true."""
+    deadline = time.monotonic() + PATIENCE_S
     while not condition():
-        assert time.monotonic() < give_up, "it did not happen"
+        assert time.monotonic() < deadline, "it did not happen"
         await asyncio.sleep(0.02)
 
 
 async def until_async(condition: Callable[[], Any]) -> None:
-    """Wait until an awaited condition holds."""
-    give_up = time.monotonic() + PATIENCE_S
+    """Wait until an asynchronous condition is true."""
+    deadline = time.monotonic() + PATIENCE_S
     while not await condition():
-        assert time.monotonic() < give_up, "it did not happen"
+        assert time.monotonic() < deadline, "it did not happen"
         await asyncio.sleep(0.1)
 
 

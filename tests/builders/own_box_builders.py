@@ -1,4 +1,4 @@
-"""A Harbor task about the state of a system: a file outside of the workdir, judged in the agent's sandbox."""
+"""A Harbor task about system state: a file outside of the workdir, graded in the agent's sandbox."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ _SCRIPT = (
     "if [ $? -eq 0 ]; then echo 1; else echo 0; fi > /logs/verifier/reward.txt\n"
 )
 _PLACES = {"/logs/verifier": "/tmp/verifier", "/tests/": "/tmp/tests/", '"/tests"': '"/tmp/tests"'}
-"""Local images have no writable folders but the workdir and ``/tmp``."""
+"""Replacements of paths, as only the workdir and ``/tmp`` are writable in local images."""
 
 
 @asynccontextmanager
 async def opened(name: str, home: Path) -> AsyncIterator[SandboxBackend]:
-    """A backend by name; the calling test is skipped where no Docker daemon answers."""
+    """Open a backend by name; skip the calling test if no Docker daemon answers."""
     backend: SandboxBackend = LocalBackend(home)
     if name == "docker":
         backend = DockerBackend(DockerConfig(host=docker_host()), home)
@@ -63,7 +63,7 @@ def state_task(home: Path, *, mode: str = "shared", solution: str = SOLUTION) ->
     """Build the image, import the task and return it.
 
     Args:
-        mode: ``environment_mode`` in ``task.toml``; empty leaves it out.
+        mode: ``environment_mode`` in ``task.toml``; empty omits it.
     """
     environment = {"PYTHONPATH": MOUNT, "PYTHONDONTWRITEBYTECODE": "1"}
     binds = {MOUNT: str(toolchain_or_skip(home))}
@@ -92,7 +92,7 @@ def _imported(home: Path, form: str, source: Path) -> TaskRow:
 
 
 def environments(backend: SandboxBackend, *, own_box: bool = True) -> SweEnvironments:
-    """Environments of rollouts in real sandboxes with the real grader."""
+    """Return environments of rollouts in real sandboxes with the real grader."""
     sandbox = SandboxConfig(memory_mb=256, disk_mb=64)
     pool = SandboxPool(backend, sandbox)
     grading = GradingConfig(timeout_s=60.0, own_box=own_box)
@@ -101,7 +101,7 @@ def environments(backend: SandboxBackend, *, own_box: bool = True) -> SweEnviron
 
 
 async def graded_after(built: SweEnvironments, row: TaskRow, *commands: str) -> Grade:
-    """Let an agent run commands in its sandbox and grade what it left."""
+    """Run commands as an agent in its sandbox, and grade the result."""
     environment = built.make(make_key(), row, seed=0)
     await environment.reset()
     try:
@@ -121,7 +121,7 @@ async def graded_after(built: SweEnvironments, row: TaskRow, *commands: str) -> 
 
 
 async def assert_state_counts(backend: SandboxBackend, row: TaskRow) -> None:
-    """Grade a solution, a wrong one and no change in the sandboxes of their agents."""
+    """Check the grades of a solution, a wrong solution and no change, each in its agent's sandbox."""
     built = environments(backend)
     solved = await graded_after(built, row, SOLUTION)
     assert (solved.verdict, solved.reward) == (Verdict.PASSED, 1.0), solved.log

@@ -1,7 +1,7 @@
-"""A populated yard for pages: a dataset, an experiment, and a training run with everything in it.
+"""Builders for pages: a dataset, an experiment, and a training run with data of every kind.
 
-Rows of runs come from real events through the ingestion service; ``mark`` is put into every text that a model,
-a person or a sandbox could have written, so that tests can look for it unescaped.
+Rows of runs come from real events through the ingestion service. Every text that a model, a person or a
+sandbox could have written contains ``mark``, so that tests can look for it unescaped.
 """
 # ruff: noqa: E501  (tables of literal rows)
 
@@ -42,13 +42,13 @@ REASONS = (
 
 @dataclass(slots=True)
 class Yard:
-    """What ``make_yard`` made."""
+    """Objects created by ``make_yard``."""
 
     run: Run
     claim: attempts.Claim
     stream: Stream
     posted: int
-    """Lines of the stream that were ingested."""
+    """Number of ingested lines of the stream."""
     dataset: Dataset
     tasks: list[Task]
     experiment: Experiment
@@ -58,18 +58,18 @@ class Yard:
     """Finished iterations; the live rollout is in the next one."""
 
     def ref(self, iteration: int, task: int, index: int, phase: str = "train") -> dict[str, object]:
-        """Key of a trajectory."""
+        """Return the key of a trajectory."""
         return {"iteration": iteration, "phase": phase, "task_id": self.tasks[task].key, "index": index}
 
     def post(self) -> None:
-        """Ingest what was added to the stream."""
+        """Ingest the new events of the stream."""
         post(self.claim, self.stream, self.posted)
         self.posted = len(self.stream.lines)
         self.run.refresh_from_db()
 
 
 def make_dataset(name: str = "quickstart", tasks: int = 4, mark: str = "") -> tuple[Dataset, list[Task]]:
-    """A dataset with answers."""
+    """Create a dataset of tasks with answers."""
     dataset, _ = Dataset.objects.get_or_create(name=name)
     dataset.splits, dataset.num_tasks = {"train": tasks}, tasks
     dataset.provenance = {"sources": [{"package": f"boltons {mark}", "tasks": tasks}], "hint": "line"}
@@ -94,7 +94,7 @@ def make_dataset(name: str = "quickstart", tasks: int = 4, mark: str = "") -> tu
 
 
 def add_health(task: Task, mark: str) -> None:
-    """A flaky validation and a decision about a task, which is in quarantine."""
+    """Add a flaky validation of a task, and the decision to quarantine it."""
     time = datetime(2026, 11, 21, 10, tzinfo=UTC)
     side = {
         "outcome": "flaky",
@@ -102,7 +102,7 @@ def add_health(task: Task, mark: str) -> None:
         "seconds": [1.0, 2.0],
         "detail": f"lost {mark}",
     }
-    found = Validation.objects.create(
+    validation = Validation.objects.create(
         task=task, uid="1", run_label=f"elsewhere{mark}"[:100], time=time, status="flaky", noop="failed", gold="flaky",
         repeats=2, noop_seconds=0.4, gold_seconds=1.5, flaky_tests=[f"tests/t.py::test_a{mark}"], num_flaky_tests=1,
         reason=f"flaky tests: test_a{mark}", sides={"noop": {**side, "verdicts": ["failed"] * 2}, "gold": side},
@@ -110,13 +110,13 @@ def add_health(task: Task, mark: str) -> None:
     QuarantineDecision.objects.create(
         task=task, uid="2", time=time, quarantined=True, reason=f"leaks {mark}", by=f"ada{mark}"
     )
-    task.validation, task.health, task.quarantined = found, "flaky", True
+    task.validation, task.health, task.quarantined = validation, "flaky", True
     task.quarantine_reason, task.quarantine_by, task.quarantine_since = f"leaks {mark}", f"ada{mark}", time
     task.save()
 
 
 def add_steps(yard: Yard, ref: dict[str, object], steps: int) -> None:
-    """A view, edits, commands, a search, something unreadable, and a submission."""
+    """Add a view, edits, commands, a search, an unparsable response, and a submission."""
     mark = yard.mark
     kinds = [
         ("file_editor", {"command": "view", "path": f"/testbed/boltons/iterutils.py{mark}", "view_range": [310, 322]},
@@ -145,7 +145,7 @@ def add_steps(yard: Yard, ref: dict[str, object], steps: int) -> None:
 def add_trajectory(
     yard: Yard, ref: dict[str, object], *, reward: float | None, reason: str, steps: int = 7
 ) -> None:
-    """A whole rollout."""
+    """Add a whole rollout."""
     mark, passed = yard.mark, bool(reward)
     yard.stream.add("trajectory_started", ref=ref, sandbox_id=f"sb-{mark}")
     add_steps(yard, ref, steps)
@@ -168,7 +168,7 @@ def add_trajectory(
 
 
 def add_group(yard: Yard, iteration: int, task: int, solved: int) -> None:
-    """A finished group of which the first ``solved`` submitted siblings passed."""
+    """Add a finished group in which the first ``solved`` submitted siblings pass."""
     rewards: list[float | None] = []
     for index in range(yard.group_size):
         reason = REASONS[index % len(REASONS)]
@@ -201,7 +201,7 @@ def add_group(yard: Yard, iteration: int, task: int, solved: int) -> None:
 
 
 def metrics_of(iteration: int) -> dict[str, float]:
-    """Metrics as the trainer reports them."""
+    """Return metrics as the trainer reports them."""
     share = min(0.9, 0.1 + 0.08 * iteration)
     return {
         "reward/mean": share, "solve/rate": share, "solve/none": 0.9 - share, "solve/partial": 0.1,
@@ -214,7 +214,7 @@ def metrics_of(iteration: int) -> dict[str, float]:
 
 
 def timeline_of(yard: Yard, iteration: int, task: int = 0) -> dict[str, object]:
-    """A timeline whose straggler is rollout 1 of a task, and in which nothing waited for a place."""
+    """Return a timeline whose straggler is rollout 1 of a task, without waits for a queue place."""
     most = {
         "iteration": iteration,
         "task_id": yard.tasks[task].key,
@@ -231,14 +231,14 @@ def timeline_of(yard: Yard, iteration: int, task: int = 0) -> dict[str, object]:
         "grading": [[4.0, 9.0]],
     }
     return {"seconds": 12.0, "lanes": [
-        {"name": name, "spans": found, "seconds": sum(end - start for start, end in found), "rollout_seconds": 0 if name == "trainer" else 18.0,
-         "costliest": most if found else None}
-        for name, found in spans.items()
+        {"name": name, "spans": intervals, "seconds": sum(end - start for start, end in intervals), "rollout_seconds": 0 if name == "trainer" else 18.0,
+         "costliest": most if intervals else None}
+        for name, intervals in spans.items()
     ]}  # fmt: skip
 
 
 def add_iteration(yard: Yard, iteration: int, *, groups: int = 2, finish: bool = True) -> None:
-    """An iteration with its groups, metrics and checkpoint."""
+    """Add an iteration with its groups, metrics and checkpoint."""
     keys = [yard.tasks[(iteration + i) % len(yard.tasks)].key for i in range(groups)]
     yard.stream.add("iteration_started", iteration=iteration, policy_version=iteration, task_ids=keys)
     for i in range(groups):
@@ -258,7 +258,7 @@ def add_iteration(yard: Yard, iteration: int, *, groups: int = 2, finish: bool =
 
 
 def add_evaluation(yard: Yard, iteration: int, solved: int) -> None:
-    """A held-out evaluation with one group."""
+    """Add a held-out evaluation with one group."""
     ref = yard.ref(iteration, 0, 0, phase="eval:heldout")
     add_trajectory(yard, ref, reward=float(solved > 8), reason="submitted", steps=3)
     yard.stream.add(
@@ -272,7 +272,7 @@ def add_evaluation(yard: Yard, iteration: int, solved: int) -> None:
 def make_yard(
     *, mark: str = "", iterations: int = 3, group_size: int = 8, name: str = "quickstart training"
 ) -> Yard:
-    """A running training run with finished iterations, evaluations, an alert and one live rollout."""
+    """Create a running training run with finished iterations, evaluations, an alert and a live rollout."""
     dataset, tasks = make_dataset(mark=mark)
     experiment = experiments.create(name=f"first {mark}", description=f"why {mark}")
     draft = runs.create(
@@ -307,7 +307,7 @@ def make_yard(
 
 
 def add_live_step(yard: Yard, iteration: int, index: int) -> None:
-    """One more step of the live rollout of task 0."""
+    """Add a step to the live rollout of task 0."""
     yard.stream.step(
         yard.ref(iteration, 0, 0), index, tool="execute_bash", thought=f"look {index} {yard.mark}",
         arguments={"command": f"sed -n {index}p a.py {yard.mark}"}, observation=f"line {index} {yard.mark}",

@@ -1,4 +1,4 @@
-"""Real Ray clusters on this machine, each of processes that only its own test session ends."""
+"""Real Ray clusters on this machine, whose processes only their own test session ends."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _AGENT_PORTS = ("dashboard-agent-listen", "dashboard-agent-grpc", "metrics-expor
 
 
 class RayCluster:
-    """A head with at most one more node; ports stay the same when the head is started again.
+    """A head with at most one more node; a restarted head keeps its ports.
 
     Args:
-        folder: for the session's files; its path must be short, since sockets lie below it.
+        folder: folder of the session's files; its path must be short, as it contains sockets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,7 +39,7 @@ class RayCluster:
         return f"http://127.0.0.1:{self._dashboard}"
 
     def start_head(self, resources: Mapping[str, float] | None = None) -> None:
-        """Start the head with two CPUs and wait until it takes jobs."""
+        """Start the head with two CPUs and wait until it accepts jobs."""
         head = (
             *("--head", "--port", str(self._gcs), "--ray-client-server-port", str(reserved_port())),
             *("--dashboard-host", "127.0.0.1", "--dashboard-port", str(self._dashboard)),
@@ -48,7 +48,7 @@ class RayCluster:
         self._start(1, *head, resources=resources or {})
 
     def start_node(self, resources: Mapping[str, float]) -> None:
-        """Start a second node with two CPUs and wait until the head knows it."""
+        """Start a second node with two CPUs and wait until the head has registered it."""
         self._start(2, "--address", f"127.0.0.1:{self._gcs}", resources=resources)
 
     def environment(self) -> dict[str, str]:
@@ -57,25 +57,25 @@ class RayCluster:
 
     @property
     def num_started(self) -> int:
-        """Number of nodes that were started and not killed."""
+        """Number of started nodes that were not killed."""
         return len(self._started)
 
     def processes(self, node: int) -> list[tuple[list[str], psutil.Process]]:
         """Return the command lines and processes of a node; the head is node 0."""
-        found = []
+        commands = []
         for process in psutil.Process(self._started[node].pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                found.append((process.cmdline(), process))
-        return found
+                commands.append((process.cmdline(), process))
+        return commands
 
     def ranks(self, node: int) -> list[psutil.Process]:
         """Return the trainer's ranks that run on a node, in their order."""
-        found = {}
+        by_rank = {}
         for command, process in self.processes(node):
             if command[1:] == ["-m", "engine.trainer", "rank"]:
                 with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                    found[int(process.environ()["RANK"])] = process
-        return [found[rank] for rank in sorted(found)]
+                    by_rank[int(process.environ()["RANK"])] = process
+        return [by_rank[rank] for rank in sorted(by_rank)]
 
     def kill_raylet(self) -> None:
         """``kill -9`` the raylet of the second node and wait until the node has ended."""
@@ -86,7 +86,7 @@ class RayCluster:
         node.wait(timeout=240)
 
     def kill(self) -> None:
-        """``kill -9`` everything that was started, jobs included, and all at once: none sees another end."""
+        """``kill -9`` all processes, jobs included, at once, so that none notices the end of another."""
         processes: list[psutil.Process] = []
         for started in self._started:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -101,7 +101,7 @@ class RayCluster:
         self._started.clear()
 
     def _start(self, nodes: int, *arguments: str, resources: Mapping[str, float]) -> None:
-        """Start a node, again where Ray gave it up (after 30 s, too short on a busy machine)."""
+        """Start a node; retry when Ray gives up (after 30 s, too short on a busy machine)."""
         deadline = time.monotonic() + _START_WITHIN_S
         self._spawn(*arguments, resources=resources)
         while self._num_nodes() < nodes:
@@ -138,26 +138,26 @@ class RayCluster:
 
     def _num_nodes(self) -> int:
         try:
-            answer = httpx.get(
+            response = httpx.get(
                 f"{self.address}/api/v0/nodes",
                 headers={"Authorization": f"Bearer {TOKEN}"},
                 timeout=120,
                 trust_env=False,
             )
-            nodes = answer.raise_for_status().json()["data"]["result"]["result"]
+            nodes = response.raise_for_status().json()["data"]["result"]["result"]
         except (httpx.HTTPError, KeyError, TypeError):
             return 0
         return sum(node["state"] == "ALIVE" for node in nodes)
 
     @property
     def log(self) -> str:
-        """What the nodes printed when they were started."""
+        """Output of the nodes at their start."""
         return "\n".join(file.read_text() for file in sorted(self._folder.glob("start-*.log")))
 
 
 @contextlib.contextmanager
 def ray_cluster(folder: Path) -> Iterator[RayCluster]:
-    """Yield a cluster that has not been started; end what is left of it."""
+    """Yield a cluster that has not been started; kill its remaining processes afterwards."""
     cluster = RayCluster(folder)
     try:
         yield cluster

@@ -1,4 +1,4 @@
-"""Builders for rollouts: rows, keys, small policies and graders that do one thing."""
+"""Builders for rollouts: rows, keys, and minimal policies and graders."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def quick_agent(**changes: Any) -> AgentConfig:
 
 
 def respond(name: str, **arguments: Any) -> str:
-    """A turn's text in XML."""
+    """Render the text of a turn in XML."""
     return render_response("because", ToolCall(name=name, arguments=arguments), "xml")
 
 
@@ -71,7 +71,7 @@ SUBMIT = respond("finish", command="submit")
 
 
 class ChatScript(ScriptedPolicy):
-    """Gives texts or messages one after the other; a callable may look at the context and raise."""
+    """Policy with scripted responses, or with a callable that derives one from the context or raises."""
 
     name = "script"
 
@@ -96,19 +96,19 @@ class ChatScript(ScriptedPolicy):
 
 
 class TextPolicy(TokenizedPolicy):
-    """Gives texts one after the other, in tokens; a callable may look at the context and raise."""
+    """Token policy with scripted texts, or with a callable that derives one from the context or raises."""
 
     def __init__(self, texts: Sequence[str] | Callable[[GenerationContext], str]) -> None:
         super().__init__(ChatScript(texts), ChatML(BytesTokenizer()))
 
 
 def in_bytes(policy: ChatPolicy) -> TokenizedPolicy:
-    """A scripted policy whose tokens are bytes."""
+    """Return a token policy with the texts of a scripted policy; its tokens are bytes."""
     return TokenizedPolicy(policy, ChatML(BytesTokenizer()))
 
 
 class PatchGrader:
-    """Passes patches that hold a text."""
+    """Grader that passes patches with a given text."""
 
     def __init__(self, wanted: str = "+    return a + 1") -> None:
         self.wanted = wanted
@@ -125,7 +125,7 @@ class PatchGrader:
 
 
 class Recorder:
-    """Remembers what it was told, in order."""
+    """Rollout observer that records all notifications in order."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, RolloutKey]] = []
@@ -150,11 +150,11 @@ class Recorder:
         self.finished.append(trajectory)
 
     def of(self, key: RolloutKey) -> list[str]:
-        return [what for what, told_key in self.told if told_key == key]
+        return [name for name, told_key in self.told if told_key == key]
 
 
 async def until_idle() -> None:
-    """Let every task of this event loop that needs nobody outside of it go on."""
+    """Run all tasks of this event loop until they wait for something outside of it."""
     for _ in range(100):
         await asyncio.sleep(0)
 
@@ -168,7 +168,7 @@ def swe_scheduler(
     grader: RolloutGrader | None = None,
     **changes: Any,
 ) -> RolloutScheduler:
-    """A scheduler of software-engineering rollouts; a backend without a pool is given one."""
+    """Return a scheduler of software-engineering rollouts; a backend without a pool gets one."""
     agent, sandbox = agent or quick_agent(), sandbox or SandboxConfig()
     pool = backend if isinstance(backend, SandboxPool) else SandboxPool(backend, sandbox)
     environments = SweEnvironments(

@@ -35,11 +35,11 @@ SHORT_CONFORMANCE = [
         "a_dead_sandbox_is_a_typed_error",
     )
 ]
-"""The checks of the conformance suite that every backend passes in ``make test``; the drills have all."""
+"""The checks of the conformance suite that every backend passes in ``make test``; the drills run all."""
 
 
 def lease(number: int, state: str = "started", **changes: Any) -> dict[str, Any]:
-    """A record of lease ``number``; what a state implies is filled in."""
+    """Return a record of lease ``number``, with the fields that its state implies."""
     begun, ended = state != "leased", state in ("closed", "failed")
     return {
         "lease": f"ls-{number:04d}", "state": state, "name": f"train/0/task/{number}", "lane": "train",
@@ -52,7 +52,7 @@ def lease(number: int, state: str = "started", **changes: Any) -> dict[str, Any]
 
 
 def clock(*seconds: float) -> dict[str, Any]:
-    """A histogram of some durations."""
+    """Return a histogram of durations."""
     counts = [0] * (len(CLOCK_BOUNDS_S) + 1)
     for value in seconds:
         counts[sum(bound < value for bound in CLOCK_BOUNDS_S)] += 1
@@ -60,7 +60,7 @@ def clock(*seconds: float) -> dict[str, Any]:
 
 
 def pool(**changes: Any) -> dict[str, Any]:
-    """Fields of a ``pool_status`` event."""
+    """Return the fields of a ``pool_status`` event."""
     return {
         "backend": "local", "wanted": 7, "waiting": 2, "starting": 1, "live": 4, "idle": 3, "max_live": 8,
         "max_starting": 2, "opened": 20, "failures": {"died": 1, "image": 3},
@@ -72,7 +72,7 @@ def pool(**changes: Any) -> dict[str, Any]:
 
 
 class CountingBackend(LocalBackend):
-    """Counts sandboxes; those with the numbers in ``failing``, from 1, do not start."""
+    """Local backend that counts its sandboxes; those numbered in ``failing``, from 1, do not start."""
 
     def __init__(self, home: Path, failing: Container[int] = ()) -> None:
         super().__init__(home)

@@ -44,9 +44,9 @@ def roll_out(
 ) -> None:
     ref = TrajectoryRef(iteration=0, phase=phase, task_id=task_id, index=index)
     sink.emit(TrajectoryStarted, ref=ref)
-    said = f"I mend {task_id[0]}{index}."
+    text = f"I mend {task_id[0]}{index}."
     sink.emit(
-        StepFinished, ref=ref, index=0, thought=said, response=said, tool="finish",
+        StepFinished, ref=ref, index=0, thought=text, response=text, tool="finish",
         arguments={"command": "submit"}, observation="",
     )  # fmt: skip
     graded = {

@@ -33,7 +33,7 @@ STOP = frozenset({7})
 
 
 class Recorder:
-    """Event sink that keeps everything."""
+    """Event sink that keeps all events."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -50,7 +50,7 @@ class Recorder:
 
 @dataclass
 class Stamps:
-    """Publisher that only stamps versions; servers in ``unproven`` prove nothing, so many times."""
+    """Publisher that only sets versions; ``unproven`` counts the failing verifications of each server."""
 
     in_flight: Literal["finish", "keep", "abort"] = "finish"
     model: str = ""
@@ -58,11 +58,11 @@ class Stamps:
     version: int = 0
     restored: int = 0
     never: bool = False
-    """Nothing is proven from now on."""
+    """Whether all further verifications fail."""
     during: Callable[[], Any] | None = None
-    """Awaited in the midst of a publication."""
+    """Awaited during a publication."""
     proving: Callable[[], Any] | None = None
-    """Awaited while servers go on and have not proven anything."""
+    """Awaited once servers have resumed, before their verification."""
 
     async def publish(
         self, version: int, weights: WeightSource, clients: Sequence[VllmClient]
@@ -72,7 +72,7 @@ class Stamps:
         await asyncio.gather(*pausing, return_exceptions=True)
         if self.during is not None:
             await self.during()
-        proofs = [ReplicaProof(client=one, failure=await self._update(one)) for one in clients]
+        proofs = [ReplicaProof(client=client, failure=await self._update(client)) for client in clients]
         return PublicationReport(version=version, replicas=tuple(proofs), num_bytes=0, seconds=0.0)
 
     async def _update(self, client: VllmClient) -> str:
@@ -97,7 +97,7 @@ class Stamps:
 
 
 class NoWeights:
-    """Source that is never asked: the publisher above sends nothing."""
+    """Weight source that must not be read: ``Stamps`` sends nothing."""
 
     async def send_weights(self, consumer: Any) -> Any:
         raise AssertionError
@@ -131,7 +131,7 @@ async def attached(
     publishing: Publisher | None = None,
     **settings: Any,
 ) -> AsyncIterator[Rig]:
-    """Open a policy over attached fakes; it has published version 0 unless told not to."""
+    """Open a policy over attached fakes; with ``publish`` it has published version 0."""
     fakes = [FakeVllm(cache_tokens=cache_tokens, token_s=token_s) for _ in range(number)]
     servings = [fake.serving() for fake in fakes]
     addresses = [await serving.__aenter__() for serving in servings]
@@ -160,11 +160,11 @@ async def attached(
 async def started(
     tmp_path: Path, *options: tuple[str, ...], publisher: Stamps | None = None, **settings: Any
 ) -> AsyncIterator[tuple[VllmPolicy, Sequence[Replica], Recorder]]:
-    """Open a policy over fakes in processes of their own, started and supervised by ``VllmServer``."""
+    """Open a policy over fakes in separate processes, started and supervised by ``VllmServer``."""
     config = VllmConfig(replicas=len(options), **{"stall_timeout_s": 30.0, **settings})
     replicas = [
-        Replica(name=f"engine-{i}", server=VllmServer(FakeCommand(options=one), log=tmp_path / f"{i}.log"))
-        for i, one in enumerate(options)
+        Replica(name=f"engine-{i}", server=VllmServer(FakeCommand(options=flags), log=tmp_path / f"{i}.log"))
+        for i, flags in enumerate(options)
     ]
     sink = Recorder()
     policy = VllmPolicy(
@@ -210,7 +210,7 @@ def whole(request: GenerationRequest, weights: str = "") -> tuple[int, ...]:
 
 
 async def until(condition: Callable[[], object], *, timeout_s: float = 60.0) -> None:
-    """Poll until the condition holds."""
+    """Poll until the condition is true."""
     async with asyncio.timeout(timeout_s):
         while not condition():
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Builds rows of the web application through its own services."""
+"""Builders for rows of the web application, through its own services."""
 
 from __future__ import annotations
 
@@ -39,31 +39,31 @@ PASSWORD = "correct-horse-battery"
 
 
 def make_user(name: str, role: Role | None) -> User:
-    """A person; without a role they may do nothing."""
+    """Create a user; without a role, the user has no permissions."""
     if role is not None:
         return accounts.create_user(username=name, password=PASSWORD, role=role)
     return User.objects.create_user(username=name, password=PASSWORD)
 
 
 def signed_in(role: Role | None, name: str = "") -> Client:
-    """The client of a person with this role, the same one at each call."""
+    """Return a client signed in as a user with this role; repeated calls use the same user."""
     client, name = Client(), name or f"user-{role}"
     client.force_login(User.objects.filter(username=name).first() or make_user(name, role))
     return client
 
 
 def bearer(token: str) -> Client:
-    """A client that sends an API token."""
+    """Return a client that sends an API token."""
     return Client(headers={"Authorization": f"Bearer {token}"})
 
 
 def sign_in(client: Client, username: str, password: str = PASSWORD) -> bool:
-    """Sign in by the login page; returns whether it led on."""
+    """Sign in on the login page; return whether it redirected."""
     return client.post("/login/", {"username": username, "password": password}).status_code == 302
 
 
 def streamed(user: User, address: str, given: Mapping[str, Any]) -> list[bytes]:
-    """The parts of a download as an asynchronous server sends it; none is read before it is sent."""
+    """Return the parts of a download as an asynchronous server streams them."""
 
     async def read() -> list[bytes]:
         reader = AsyncClient()
@@ -76,7 +76,7 @@ def streamed(user: User, address: str, given: Mapping[str, Any]) -> list[bytes]:
 
 
 def make_run(**overrides: Any) -> Run:
-    """A draft of the quickstart recipe on an (empty) dataset."""
+    """Create a draft of the quickstart recipe on an (empty) dataset."""
     Dataset.objects.get_or_create(name="quickstart")
     return runs.create(recipe="quickstart", overrides=overrides)
 
@@ -87,7 +87,7 @@ def hand_over(username: str) -> None:
 
 
 def launched(run: Run | None = None) -> tuple[Run, attempts.Claim]:
-    """A run whose first attempt was claimed, as if its process had just been started."""
+    """Claim the first attempt of a run, as if its process had just been started."""
     run = run or make_run()
     runs.start(run=run)
     claim = attempts.claim_launch(run_id=run.pk)
@@ -97,7 +97,7 @@ def launched(run: Run | None = None) -> tuple[Run, attempts.Claim]:
 
 
 def relaunched(run: Run, claim: attempts.Claim) -> attempts.Claim:
-    """The attempt after ``claim``'s, which was lost."""
+    """Claim the attempt after that of ``claim``, which was lost."""
     newer = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="test")
     assert newer is not None
     return newer
@@ -116,19 +116,19 @@ _IDENTITIES = {"id", "run_id", "group_id", "trajectory_id"}
 
 
 def snapshot(run: Run) -> dict[str, Any]:
-    """Everything pages can show of a run, by natural keys: equal for equal histories."""
+    """Return everything that pages show of a run, by natural keys: equal for equal histories."""
     run.refresh_from_db()
-    found: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
+    contents: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
     for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, ExaminedTest, Event):
-        found[model.__name__] = _rows(model.objects.filter(run=run))
+        contents[model.__name__] = _rows(model.objects.filter(run=run))
     for part in (Step, TestResult, TokenBlob, TrajectoryOpening, ImportedFields):
         rows = part.objects.filter(trajectory__run=run).select_related("trajectory")
-        found[part.__name__] = _rows(rows)
-    return found
+        contents[part.__name__] = _rows(rows)
+    return contents
 
 
 def stored_log(run: Run) -> list[dict[str, Any]]:
-    """Every event of a run as it was posted: what is stored, with the tokens from their own table."""
+    """Return every event of a run as it was posted, with the tokens from their own table."""
     key = ("trajectory__phase", "trajectory__iteration", "trajectory__task_key", "trajectory__index")
     rows = TokenBlob.objects.filter(trajectory__run=run).values_list(*key, "data")
     blobs = {row[:-1]: row[-1] for row in rows}

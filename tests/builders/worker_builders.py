@@ -1,4 +1,4 @@
-"""Rollout workers in threads of this process, and parts that cross to them by value."""
+"""Rollout workers in threads of this process, and parts that are sent to them by value."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.fakes.memory_sandbox import Command, MemoryBackend, silent
 
 
 class TurnsPolicy(ChatPolicy):
-    """Gives texts one after the other to each rollout, without a look at its steps."""
+    """Policy that returns scripted texts to each rollout in order, whatever its steps are."""
 
     name = "turns"
     version = 0
@@ -88,7 +88,7 @@ class ThreadWorker:
         self._thread.start()
 
     def reserve(self, timeout_s: float) -> tuple[str, int]:
-        """Workers listen to nobody."""
+        """Raise NotImplementedError: workers do not listen."""
         raise NotImplementedError
 
     def terminate(self) -> None:
@@ -100,14 +100,14 @@ class ThreadWorker:
             asyncio.run(worker.serve_connection(connection))
 
     def sever(self) -> None:
-        """End its connection, as its death would."""
+        """End the connection, as the death of a worker process would."""
         self._twin.shutdown(socket.SHUT_RDWR)
 
     def ending(self) -> Ending | None:
         return None if self._thread.is_alive() else Ending("by itself", is_lost=False)
 
     def kill(self) -> None:
-        with contextlib.suppress(AttributeError, OSError):  # it has not connected, or has ended
+        with contextlib.suppress(AttributeError, OSError):  # not connected yet, or ended
             self.sever()
         self._thread.join()
 
@@ -144,7 +144,7 @@ async def opened_workers(
     launcher: ProcessLauncher | None = None,
     **changes: Any,
 ) -> AsyncIterator[RolloutWorkers]:
-    """Yield workers over sandboxes in memory that share the pool's places and the grader."""
+    """Yield workers with sandboxes in memory that share the pool's places and the grader."""
     files = {"/testbed/pkg/m.py": SOURCE.encode()}
     settings: dict[str, Any] = {
         "environments": MemorySettings(agent=agent or quick_agent(), files=files),
