@@ -1,4 +1,4 @@
-"""Every hostile submission under each of its grade rules, on the local backend."""
+"""Every submission, hostile or honest, under each of its grade rules, on the local backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("submission", "rule"), CASES)
-async def test_hostile_submission_gets_an_expected_verdict(
+async def test_submission_gets_an_expected_verdict_under_every_rule(
     adversary_home: Path, adversary_row: TaskRow, submission: Submission, rule: str
 ) -> None:
     await assert_ends_right(LocalBackend(adversary_home), adversary_row, submission, rule)
