@@ -1,4 +1,4 @@
-"""Checkpoints of small policies, taken and read in whole."""
+"""Builders and readers of checkpoints of small policies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def snapshot_of(
 
 
 def stored_state(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor in a checkpoint's shards, whole, by its full name."""
+    """Return all tensors of a checkpoint's shards, unsharded, by full name."""
     shards = folder / "shards"
     return {
         f"{part}.{name}": tensor

@@ -1,4 +1,4 @@
-"""Trainers in child processes, a policy for them, and the same trainer alone."""
+"""Builders of trainer groups, their policy, and the equivalent single-process trainer."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ def group(policy: Path, sampler: Transformer | None, ranks: int = 2, **more: Any
         device="cpu",
     )
     launcher = open_launcher(settings.config, device="cpu", notice=ignore)
-    found = TrainerGroup(settings, launcher, sampler=sampler)
+    trainers = TrainerGroup(settings, launcher, sampler=sampler)
     try:
-        yield found
+        yield trainers
     finally:
-        found.close()
+        trainers.close()
 
 
 def episodes() -> list[Group]:

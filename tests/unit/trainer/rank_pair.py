@@ -1,4 +1,4 @@
-"""Two processes joined by gloo that run functions of tests: started once for all cases of a module."""
+"""A pair of gloo processes that run test functions, started once per module."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ class RankPair:
         self._connections = connections
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a module's function in both ranks; return what each returned."""
+        """Call a module-level function in both ranks and return their results."""
         for connection in self._connections:
             connection.send_bytes(pickle.dumps((function, arguments)))
         results = []
         for connection in self._connections:
-            is_right, result = pickle.loads(connection.recv_bytes())
-            assert is_right, result
+            succeeded, result = pickle.loads(connection.recv_bytes())
+            assert succeeded, result
             results.append(result)
         return results
 
 
 @cache
 def ranks_of(data: int, context: int) -> Ranks:
-    """Return this rank's place in a mesh of that shape; only for functions that a pair runs."""
+    """Return this rank's position in a mesh of the given shape; callable only inside a rank pair."""
     return Ranks.of(init_device_mesh("cpu", (data, context), mesh_dim_names=("data", "context")))
 
 
@@ -60,21 +60,21 @@ def _serve(rank: int, folder: str, connection: Connection) -> None:
 
 @contextmanager
 def rank_pair(folder: Path, module: str) -> Iterator[RankPair]:
-    """Start two ranks, which meet in an empty folder; one server imports the module for both."""
+    """Start two ranks that rendezvous in an empty folder; a fork server preloads the module."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([module])
-    ours, processes = [], []
+    connections, processes = [], []
     for rank in range(2):
-        here, there = context.Pipe()
-        process = context.Process(target=_serve, args=(rank, str(folder), there))
+        parent_end, child_end = context.Pipe()
+        process = context.Process(target=_serve, args=(rank, str(folder), child_end))
         process.start()
-        there.close()
-        ours.append(here)
+        child_end.close()
+        connections.append(parent_end)
         processes.append(process)
     try:
-        yield RankPair(ours)
+        yield RankPair(connections)
     finally:
-        for connection, process in zip(ours, processes, strict=True):
+        for connection, process in zip(connections, processes, strict=True):
             connection.close()
             process.kill()
             process.join()

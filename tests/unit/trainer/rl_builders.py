@@ -57,7 +57,7 @@ def make_group(trajectories: Sequence[Trajectory], task_id: str = "t0") -> Group
 def random_tokens(
     rng: random.Random, *, vocab: int, length: int, logprob: float | None = None
 ) -> TokenRecord:
-    """A prompt of two tokens, then turns of sampled tokens and observations."""
+    """Return a two-token prompt followed by turns of sampled tokens and observations."""
     ids = [rng.randrange(vocab) for _ in range(length)]
     mask = [0, 0] + [int(rng.random() < 0.6) for _ in range(length - 2)]
     mask[2] = 1

@@ -1,4 +1,4 @@
-"""A very small transformer, and groups whose log-probabilities it recorded itself."""
+"""A very small transformer and groups with log-probabilities recorded from it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def make_model(seed: int = 0, *, vocab: int = VOCAB) -> Transformer:
 
 @torch.no_grad()
 def recorded(model: Transformer, tokens: TokenRecord, temperature: float = 1.0) -> TokenRecord:
-    """The same ids with log-probabilities as a sampler with these weights records them."""
+    """Return the tokens with the log-probabilities recorded by a sampler with these weights."""
     ids = torch.tensor(tokens.ids)[None].long()
     logits = model(ids, torch.tensor([len(tokens)]))[0]
     table = torch.log_softmax(logits / temperature, dim=-1)
-    found = table[:-1].gather(1, ids[0, 1:, None]).squeeze(1).numpy()
-    return replace(tokens, logprobs=np.append(np.float32(0), np.where(tokens.mask[1:], found, 0.0)))
+    logprobs = table[:-1].gather(1, ids[0, 1:, None]).squeeze(1).numpy()
+    return replace(tokens, logprobs=np.append(np.float32(0), np.where(tokens.mask[1:], logprobs, 0.0)))
 
 
 def make_groups(
@@ -49,7 +49,7 @@ def make_groups(
     temperature: float = 1.0,
     terminations: dict[tuple[int, int], TerminationReason] | None = None,
 ) -> list[Group]:
-    """One group per row of rewards; lengths and contents are random."""
+    """Return one group per row of rewards, with random lengths and contents."""
     rng = random.Random(seed)
     groups = []
     for g, row in enumerate(rewards):

@@ -1,10 +1,10 @@
 """A small training run: ``python -m tests.unit.trainer.rl_training_script RUN_DIR ITERATIONS [RANKS]``.
 
-``RANKS THREADS LAUNCHER`` also says how many threads each rank has, and what starts it; with a further number
-the run waits after that iteration for a line of its input.
+``RANKS THREADS LAUNCHER`` also sets the threads and the launcher of each rank. A fourth number is the
+iteration after which the run waits for a line on standard input.
 
-It resumes from the run's last checkpoint and saves one after every iteration. What it trains on comes from
-the weights and from torch's random state, so a state that is not restored changes the result.
+The run resumes from its last checkpoint and saves one after every iteration. Its training data depend on the
+weights and on torch's random state, so an unrestored state changes the result.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(
     launcher: str = "local",
     held_after: int = 0,
 ) -> None:
-    where = {"data_parallel": ranks, "threads": threads, "launcher": launcher}
+    placement = {"data_parallel": ranks, "threads": threads, "launcher": launcher}
     checkpoint = load_latest(run_dir)
     history: list[dict[str, float]] = []
     if checkpoint is None:
@@ -79,7 +79,7 @@ def run(
         model, tokenizer = open_model(str(checkpoint.path), home=run_dir).builtin()
         policy, done = checkpoint.path, checkpoint.iteration
         history = list(checkpoint.cursor["history"])
-    trainer: Learner = make_trainer(model) if ranks == 1 else make_ranks(model, policy, **where)
+    trainer: Learner = make_trainer(model) if ranks == 1 else make_ranks(model, policy, **placement)
     if checkpoint is not None:
         restore_training(checkpoint, trainer)
     writer = CheckpointWriter(run_dir, keep=2)
@@ -105,6 +105,6 @@ def _iterate(model: Transformer, trainer: Learner) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    folder, number, *where = sys.argv[1:]
-    ranks, threads, launcher, held = (*where, *("1", "1", "local", "0")[len(where) :])
-    run(Path(folder), int(number), int(ranks), int(threads), launcher, int(held))
+    folder, number, *options = sys.argv[1:]
+    ranks, threads, launcher, pause_after = (*options, *("1", "1", "local", "0")[len(options) :])
+    run(Path(folder), int(number), int(ranks), int(threads), launcher, int(pause_after))

@@ -24,7 +24,7 @@ COMPACT = ConversationConfig(prompt="compact_v1")
 
 
 def step(thought: str, tool: str, observation: str = "", **arguments: Any) -> StoredStep:
-    """Return a turn whose response is the call in XML behind a thinking block."""
+    """Return a turn whose response is a thinking block followed by the call in XML."""
     call = ToolCall(name=tool, arguments=arguments)
     return StoredStep(
         thought=thought,
@@ -65,14 +65,14 @@ def trajectory(number: int, *, task: int | None = None, **changes: Any) -> Store
     return StoredTrajectory(**{**values, **changes})
 
 
-def with_ids(chat: Chat, found: StoredTrajectory) -> StoredTrajectory:
+def with_ids(chat: Chat, stored: StoredTrajectory) -> StoredTrajectory:
     """Return the trajectory with the ids of a policy that sampled its responses."""
-    record = ConversationRenderer(chat, COMPACT).render(found)
-    return found.model_copy(update={"tokens": TokenBlock.of(record)})
+    record = ConversationRenderer(chat, COMPACT).render(stored)
+    return stored.model_copy(update={"tokens": TokenBlock.of(record)})
 
 
 def run_config(**changes: Any) -> FineTuneRun:
-    """Return a configuration that takes seconds."""
+    """Return the configuration of a run that takes seconds."""
     trainer = {
         "start": "builtin:quickstart",
         "epochs": 2,
@@ -107,7 +107,7 @@ def put(home: Path, name: str, trajectories: list[StoredTrajectory]) -> Path:
 def perform(
     home: Path, name: str, config: FineTuneRun, *, code: int = 0, **attempted: Any
 ) -> list[dict[str, Any]]:
-    """Perform an attempt in this process; return the events of all attempts."""
-    ended, events = attempt(home, name, config, **attempted)
-    assert ended == code
+    """Run one attempt in this process and return the events of all attempts."""
+    exit_code, events = attempt(home, name, config, **attempted)
+    assert exit_code == code
     return events

@@ -1,4 +1,4 @@
-"""Training beside the event loop: the loop goes on, a cancelled update ends early, errors are typed."""
+"""Training in a thread: a responsive event loop, early end of cancelled updates, typed errors."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def weights(trainer: AsyncTrainer) -> list[torch.Tensor]:
     return [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
 
-async def test_it_learns_what_a_trainer_learns_and_draws_what_a_seeded_process_draws(
+async def test_async_trainer_matches_a_plain_trainer_and_seeds_the_random_state(
     config: TrainRun, tmp_path: Path
 ) -> None:
     trainer = await opened(config, tmp_path)
-    drawn = float(torch.rand(()))
+    random_value = float(torch.rand(()))
     torch.manual_seed(config.seed)
-    assert drawn == float(torch.rand(()))
+    assert random_value == float(torch.rand(()))
     alone = Trainer(
         make_model(vocab=TOKENIZER_SIZE),
         algorithm=config.algorithm,
@@ -60,9 +60,9 @@ async def test_it_learns_what_a_trainer_learns_and_draws_what_a_seeded_process_d
         seed=config.seed,
     )
     expected = alone.update(GROUPS, temperature=1.0)
-    found = await trainer.update(GROUPS, temperature=1.0)
-    assert found.members == expected.members
-    assert found.optimizer_steps == expected.optimizer_steps == 1
+    result = await trainer.update(GROUPS, temperature=1.0)
+    assert result.members == expected.members
+    assert result.optimizer_steps == expected.optimizer_steps == 1
     for (name, ours), theirs in zip(alone.weights(), weights(trainer), strict=True):
         assert torch.equal(ours, theirs), name
     snapshot = await trainer.snapshot(tmp_path, 1, **CURSOR)
@@ -70,18 +70,18 @@ async def test_it_learns_what_a_trainer_learns_and_draws_what_a_seeded_process_d
     assert threads()
     await trainer.close()
     assert not threads()
-    again = await AsyncTrainer.open(
+    resumed = await AsyncTrainer.open(
         TrainingSetup.of(config), run_dir=tmp_path, home=tmp_path, checkpoint=checkpoint
     )
-    await again.update(GROUPS, temperature=1.0)
+    await resumed.update(GROUPS, temperature=1.0)
     alone.update(GROUPS, temperature=1.0)
-    for (name, ours), theirs in zip(alone.weights(), weights(again), strict=True):
+    for (name, ours), theirs in zip(alone.weights(), weights(resumed), strict=True):
         assert torch.equal(ours, theirs), name
-    await again.close()
+    await resumed.close()
 
 
 class Gate:
-    """Stops an update in its first microbatch until it is opened."""
+    """Gate that blocks an update in its first microbatch until opened."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered, self.opened, self.microbatches = threading.Event(), threading.Event(), 0
@@ -96,12 +96,12 @@ class Gate:
         monkeypatch.setattr(Trainer, "_accumulate", gated)
 
 
-async def test_the_event_loop_goes_on_while_an_update_computes(
+async def test_event_loop_keeps_running_during_an_update(
     config: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, gate = await opened(config, tmp_path), Gate(monkeypatch)
     update = asyncio.create_task(trainer.update(GROUPS, temperature=1.0))
-    while not gate.entered.is_set():  # only this coroutine can notice: the loop is not held
+    while not gate.entered.is_set():  # advances only if the loop is not blocked
         await asyncio.sleep(0.001)
     assert not update.done()
     gate.opened.set()
@@ -109,7 +109,7 @@ async def test_the_event_loop_goes_on_while_an_update_computes(
     await trainer.close()
 
 
-async def test_a_cancelled_update_ends_at_a_microbatch_and_leaves_the_weights_alone(
+async def test_a_cancelled_update_ends_after_its_microbatch_without_changing_weights(
     config: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer, gate = await opened(config, tmp_path), Gate(monkeypatch)
@@ -133,7 +133,7 @@ async def test_a_cancelled_update_ends_at_a_microbatch_and_leaves_the_weights_al
     assert not threads()
 
 
-async def test_what_fails_in_the_thread_comes_out_typed_and_leaves_no_thread(
+async def test_failures_in_the_training_thread_raise_typed_errors_and_leave_no_thread(
     config: TrainRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = await opened(config, tmp_path)

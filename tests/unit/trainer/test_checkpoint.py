@@ -1,4 +1,4 @@
-"""Checkpoints: complete or absent, verified, and a resumed run is the uninterrupted run."""
+"""Checkpoints: atomic writes, verification, retention and exact resumption."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def names(run_dir: Path) -> list[str]:
 
 
 def final_state(run_dir: Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], Any]:
-    """Weights and optimizer as stored, the rest of the training state, and every iteration's metrics."""
+    """Return the stored tensors, the other training state and the metrics of every iteration."""
     checkpoint = load_latest(run_dir)
     assert checkpoint is not None
     state = torch.load(checkpoint.path / "training.pt", weights_only=True)
@@ -66,11 +66,11 @@ def assert_same_end(a: Path, b: Path) -> None:
     torch.testing.assert_close(state, other_state, rtol=0, atol=0)
 
 
-def test_three_updates_and_three_resumed_ones_are_six(tmp_path: Path) -> None:
+def test_a_run_resumed_after_three_updates_equals_six_uninterrupted_updates(tmp_path: Path) -> None:
     run(tmp_path / "whole", 6)
     run(tmp_path / "parts", 3)
     torch.manual_seed(999)
-    random.seed(999)  # whatever it is: training never draws from it
+    random.seed(999)  # training never uses this random state
     run(tmp_path / "parts", 6)
     assert_same_end(tmp_path / "whole", tmp_path / "parts")
     history = final_state(tmp_path / "whole")[2]
@@ -120,7 +120,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(kind: str, tmp_path: Path) -> None:
+def test_load_latest_logs_a_damaged_checkpoint_and_uses_the_previous_one(kind: str, tmp_path: Path) -> None:
     damage, message = DAMAGE[kind]
     first, second = save(tmp_path, 1, n=1), save(tmp_path, 2, n=2)
     damage(second.path)
@@ -131,7 +131,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(kind: str, tmp
     assert [(entry["event"], entry["path"]) for entry in logs] == [("checkpoint.damaged", str(second.path))]
 
 
-def test_a_checkpoint_of_an_earlier_version_is_a_policy_and_no_more(tmp_path: Path) -> None:
+def test_a_checkpoint_of_an_earlier_format_cannot_restore_training(tmp_path: Path) -> None:
     written = save(tmp_path, 1)
     manifest = json.loads((written.path / "manifest.json").read_text())
     del manifest["checksum"]
@@ -144,14 +144,14 @@ def test_a_checkpoint_of_an_earlier_version_is_a_policy_and_no_more(tmp_path: Pa
         restore_training(checkpoint, make_trainer(MODEL))
 
 
-def test_a_run_never_silently_starts_over(tmp_path: Path) -> None:
+def test_load_latest_fails_if_every_checkpoint_is_damaged(tmp_path: Path) -> None:
     assert load_latest(tmp_path) is None
     truncate(save(tmp_path, 1).path)
     with pytest.raises(CheckpointError, match="none of the 1 checkpoints"):
         load_latest(tmp_path)
 
 
-def test_leftovers_are_ignored_and_removed_and_a_checkpoint_can_be_replaced(tmp_path: Path) -> None:
+def test_saving_removes_incomplete_folders_and_replaces_the_same_iteration(tmp_path: Path) -> None:
     save(tmp_path, 1, attempt=1)
     leftover = tmp_path / "checkpoints" / ".saving-00002"
     leftover.mkdir()
@@ -166,7 +166,7 @@ def test_leftovers_are_ignored_and_removed_and_a_checkpoint_can_be_replaced(tmp_
     assert latest.cursor == {"attempt": 2}
 
 
-def test_pruning_keeps_the_last_complete_ones(tmp_path: Path) -> None:
+def test_pruning_keeps_the_last_complete_checkpoints(tmp_path: Path) -> None:
     for iteration in (8, 9, 10, 11):
         save(tmp_path, iteration)
     (tmp_path / "checkpoints" / "00011" / "manifest.json").unlink()
@@ -176,7 +176,7 @@ def test_pruning_keeps_the_last_complete_ones(tmp_path: Path) -> None:
     assert prune(tmp_path / "nothing", keep=1) == []
 
 
-def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_restoring_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
     other = make_model()
     trainer = make_trainer(other)
     trainer.update(make_groups(other, [[1.0, 0.0]]), temperature=1.0)
@@ -185,7 +185,7 @@ def test_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
         restore_training(checkpoint, make_trainer(MODEL))
 
 
-def test_a_cursor_that_is_not_json_leaves_no_checkpoint(tmp_path: Path) -> None:
+def test_a_cursor_that_is_not_json_writes_no_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(ValueError):
         save(tmp_path, 1, reward=float("nan"))
     assert load_latest(tmp_path) is None
@@ -200,7 +200,7 @@ def summary(rate: float) -> EvaluationSummary:
     )  # fmt: skip
 
 
-def test_the_best_are_kept_besides_the_last(tmp_path: Path) -> None:
+def test_writer_keeps_the_best_and_the_last_checkpoint(tmp_path: Path) -> None:
     scores: dict[int, float | None] = {1: 0.2, 2: 0.9, 3: None, 4: 0.9, 5: 0.4, 6: 0.95}
     writer, progress = CheckpointWriter(tmp_path, keep=1, keep_best=1), TrainProgress()
     trainer, kept = make_trainer(MODEL), []
@@ -221,23 +221,23 @@ def test_the_best_are_kept_besides_the_last(tmp_path: Path) -> None:
     assert names(tmp_path) == ["00006"]
 
 
-def test_a_checkpoint_holds_the_moment_it_was_taken_at(tmp_path: Path) -> None:
+def test_a_checkpoint_stores_the_weights_at_snapshot_time(tmp_path: Path) -> None:
     model = make_model(vocab=TOKENIZER_SIZE)
     trainer = make_trainer(model)
     writer = CheckpointWriter(tmp_path, keep=1)
-    taken = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    expected = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     snapshot = snapshot_of(tmp_path, 1, trainer, model=model, tokenizer=TOKENIZER)
     trainer.update(make_groups(model, [[1.0, 0.0]]), temperature=1.0)
     writer.save(snapshot)
     written = writer.wait()
     writer.close()
     assert written is not None
-    found, _ = open_model(str(written.path), home=tmp_path).builtin()
-    assert all(torch.equal(found.state_dict()[name], tensor) for name, tensor in taken.items())
+    loaded, _ = open_model(str(written.path), home=tmp_path).builtin()
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in expected.items())
     assert torch.load(written.path / "training.pt", weights_only=True)["trainer"]["updates"] == 0
 
 
-def test_what_goes_wrong_in_writing_surfaces_at_the_next_chance(tmp_path: Path) -> None:
+def test_write_errors_are_raised_by_the_next_wait(tmp_path: Path) -> None:
     writer = CheckpointWriter(tmp_path, keep=1)
     snapshot = snapshot_of(tmp_path, 1, make_trainer(MODEL), model=MODEL, tokenizer=TOKENIZER)
     snapshot.shards.result()

@@ -1,4 +1,4 @@
-"""Exported folders open in transformers and compute the same."""
+"""Export of checkpoints to folders that transformers can load."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def run_dir(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("dtype", "bound", "source"), [("float32", 1e-5, "checkpoints/00001"), ("bfloat16", 0.05, "")]
 )
-def test_transformers_opens_it(run_dir: Path, tmp_path: Path, dtype: str, bound: float, source: str) -> None:
+def test_exported_policies_load_in_transformers_with_equal_logits(
+    run_dir: Path, tmp_path: Path, dtype: str, bound: float, source: str
+) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     out = tmp_path / "out"
@@ -46,7 +48,7 @@ def test_transformers_opens_it(run_dir: Path, tmp_path: Path, dtype: str, bound:
         assert (theirs(torch.tensor([ids])).logits.float() - ours).abs().max() <= bound
 
 
-def test_nothing_to_export_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
+def test_export_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
     assert main(["export", str(tmp_path / "empty"), str(tmp_path / "out")]) == 2
     assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
@@ -56,7 +58,7 @@ def test_nothing_to_export_is_said(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("content", ["notes.txt", "config.json", "run", "file", "link"])
-def test_other_folders_are_not_replaced(
+def test_export_refuses_to_replace_anything_but_a_policy_folder(
     run_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], content: str
 ) -> None:
     out = tmp_path / "out"
@@ -79,7 +81,7 @@ def test_other_folders_are_not_replaced(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_empty_folder_and_an_earlier_export_are_replaced(run_dir: Path, tmp_path: Path) -> None:
+def test_export_replaces_an_empty_folder_and_an_earlier_export(run_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     assert main(["export", str(run_dir), str(out)]) == 0

@@ -43,7 +43,7 @@ def model() -> Transformer:
 
 
 def mean_loss(net: Transformer, batch: list[TokenRecord]) -> torch.Tensor:
-    """Return the mean cross-entropy of all sampled tokens, each sequence on its own."""
+    """Return the mean cross-entropy of all sampled tokens, computing each sequence alone."""
     losses = []
     for record in batch:
         ids = torch.tensor(record.ids)[None].long()
@@ -59,10 +59,10 @@ def trainer(net: Transformer, **settings: Any) -> Trainer:
 
 
 @pytest.mark.parametrize("tokens_per_microbatch", [64, 4096])
-def test_steps_are_those_of_cross_entropy_and_adamw(
+def test_imitation_steps_match_cross_entropy_and_adamw_of_torch(
     records: list[TokenRecord], tokens_per_microbatch: int
 ) -> None:
-    """The reference computes every sequence alone, with torch's loss, clipping, optimizer, schedule."""
+    """Compare with separate sequences and torch's loss, clipping, optimizer and schedule."""
     ours = model()
     imitating = trainer(ours, tokens_per_microbatch=tokens_per_microbatch, warmup_share=0.2)
     config = FineTuningConfig(learning_rate=1e-3, warmup_share=0.2).trainer(10)
@@ -89,10 +89,10 @@ def test_steps_are_those_of_cross_entropy_and_adamw(
     imitating.close()
 
 
-def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path) -> None:
-    found = [trajectory(number) for number in range(12)]
-    found = [with_ids(chat, one) if one.id % 2 else one for one in found]
-    put(tmp_path, "1", found)
+def test_a_fine_tuning_run_lowers_the_loss_and_saves_a_loadable_policy(chat: Chat, tmp_path: Path) -> None:
+    trajectories = [trajectory(number) for number in range(12)]
+    trajectories = [with_ids(chat, stored) if stored.id % 2 else stored for stored in trajectories]
+    put(tmp_path, "1", trajectories)
     log = perform(tmp_path, "1", run_config(trainer={"heldout_share": 0.2, "checkpoint_every": 2}))
     summary = log[-1]["summary"]
     assert log[-1]["state"] == "succeeded"
@@ -107,7 +107,7 @@ def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path)
     assert [event["iteration"] for event in log if event["type"] == "checkpoint_saved"] == [2, 4, 6]
     opened = open_model("run:1", home=tmp_path)
     learned = trainer(opened.builtin()[0])
-    record = ConversationRenderer(chat, COMPACT).render(found[0])
+    record = ConversationRenderer(chat, COMPACT).render(trajectories[0])
     before = trainer(model())
     assert learned.cross_entropy([record]) < before.cross_entropy([record])
     learned.close()
@@ -115,10 +115,10 @@ def test_a_run_learns_and_its_checkpoint_is_a_policy(chat: Chat, tmp_path: Path)
 
 
 @pytest.mark.parametrize("adapters", [{}, {"lora_rank": 4}])
-def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapters: dict[str, Any]) -> None:
-    found = [with_ids(chat, trajectory(number)) for number in range(8)]
+def test_a_resumed_run_ends_with_equal_weights(chat: Chat, tmp_path: Path, adapters: dict[str, Any]) -> None:
+    trajectories = [with_ids(chat, trajectory(number)) for number in range(8)]
     config = run_config(trainer={"batch_size": 2, "checkpoint_every": 3, "heldout_share": 0.2, **adapters})
-    put(tmp_path, "whole", found)
+    put(tmp_path, "whole", trajectories)
     whole = perform(tmp_path, "whole", config)
     cut_off(tmp_path / "runs" / "whole", tmp_path / "runs" / "parts", iterations=4)
     log = perform(tmp_path, "parts", config, epoch=2)
@@ -137,8 +137,8 @@ def test_a_resumed_run_ends_with_the_same_bits(chat: Chat, tmp_path: Path, adapt
     summaries = [events[-1]["summary"] for events in (whole, log)]
     for name in ("train_loss", "heldout_loss", "heldout_loss_before"):
         assert summaries[0][name] == summaries[1][name]
-    ends = [load_latest(tmp_path / "runs" / name) for name in ("whole", "parts")]
-    assert [end.iteration for end in ends if end] == [6, 6]
+    checkpoints = [load_latest(tmp_path / "runs" / name) for name in ("whole", "parts")]
+    assert [checkpoint.iteration for checkpoint in checkpoints if checkpoint] == [6, 6]
     first, second = (
         dict(open_model(f"run:{name}", home=tmp_path).model.named_parameters()) for name in ("whole", "parts")
     )
@@ -158,9 +158,9 @@ def test_a_run_without_usable_trajectories_fails_with_the_reason(tmp_path: Path)
     assert "no trajectory is left to train on (1 without task)" in log[-1]["reason"]
 
 
-def test_what_is_left_out_is_told(tmp_path: Path) -> None:
-    found = [trajectory(number) for number in range(4)]
-    put(tmp_path, "1", [*found, *(trajectory(number, problem_statement="") for number in range(4, 9))])
+def test_dropped_trajectories_raise_an_alert(tmp_path: Path) -> None:
+    usable = [trajectory(number) for number in range(4)]
+    put(tmp_path, "1", [*usable, *(trajectory(number, problem_statement="") for number in range(4, 9))])
     log = perform(tmp_path, "1", run_config(trainer={"epochs": 1}))
     (alert,) = (event for event in log if event["type"] == "alert")
     assert (alert["code"], alert["severity"]) == ("trajectories_dropped", "warning")

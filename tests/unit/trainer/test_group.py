@@ -1,4 +1,4 @@
-"""A trainer in child processes: same updates, sharded checkpoints, weights sent, and a rank that dies."""
+"""Trainer groups: equal updates, sharded checkpoints, sent weights and the loss of a rank."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_policy(tmp_path_factory.mktemp("home") / "policy")
 
 
-def test_ranks_update_publish_save_and_resume_in_one_until_one_dies(tmp_path: Path, policy: Path) -> None:
+def test_two_ranks_update_send_save_and_fail_and_one_rank_resumes(tmp_path: Path, policy: Path) -> None:
     single, shared = whole_model(), whole_model()
     trainer = alone(single)
     smaller = alone(make_model())
@@ -36,9 +36,9 @@ def test_ranks_update_publish_save_and_resume_in_one_until_one_dies(tmp_path: Pa
     with group(policy, shared) as ranks:
         for _ in range(2):
             expected = trainer.update(episodes(), temperature=1.0)
-            found = ranks.update(episodes(), temperature=1.0)
-            assert found.members == expected.members
-            assert found.optimizer_steps == expected.optimizer_steps == 2
+            result = ranks.update(episodes(), temperature=1.0)
+            assert result.members == expected.members
+            assert result.optimizer_steps == expected.optimizer_steps == 2
             assert distance(shared, single) <= 1e-6
         assert ranks.logprobs(IDS) == pytest.approx(trainer.logprobs(IDS), abs=1e-5)
         with pytest.raises(PublicationError, match="OSError: no space left"):
@@ -64,8 +64,8 @@ def test_ranks_update_publish_save_and_resume_in_one_until_one_dies(tmp_path: Pa
     checkpoint = load_latest(tmp_path)
     assert checkpoint is not None
     assert len(list((checkpoint.path / "shards").glob("*.distcp"))) == 2
-    again, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
-    resumed = alone(again)
+    loaded, _ = open_model(str(checkpoint.path), home=tmp_path).builtin()
+    resumed = alone(loaded)
     restore_training(checkpoint, resumed)
     resumed.update(episodes(), temperature=1.0)
-    assert distance(again, shared) <= 1e-6
+    assert distance(loaded, shared) <= 1e-6

@@ -1,4 +1,4 @@
-"""Training of adapters: on one rank and on two, resumed, exported, with the base as the reference."""
+"""Training of adapters: resumption, export, frozen base policies, and the base as the reference."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_adapted(model: Transformer, objective: dict[str, Any] | None = None, **
     return make_trainer(model, objective, **{**LORA, **settings})
 
 
-def test_adapters_train_nothing_else_and_the_sampler_computes_through_them() -> None:
+def test_training_changes_only_adapters_and_the_sampler_applies_them() -> None:
     model, start = make_model(), make_model()
     trainer = make_adapted(model)
     for _ in range(2):
@@ -48,16 +48,16 @@ def test_adapters_train_nothing_else_and_the_sampler_computes_through_them() -> 
     assert all(weight.abs().max() > 0 for weight in adapter_parameters(model).values())
 
 
-def test_the_base_is_the_reference_and_is_there_once() -> None:
+def test_the_base_model_replaces_a_separate_reference() -> None:
     objective = {"kl": "k3", "kl_coefficient": 0.1}
-    found = []
+    results = []
     for reference in (None, make_model()):
         model = make_model()
         trainer = make_adapted(model, objective, reference=reference)
         for _ in range(2):
             metrics = trainer.update(make_groups(make_model(), REWARDS), temperature=1.0).metrics
-        found.append((metrics["kl/mean"], adapter_parameters(model)))
-    (shared, ours), (separate, theirs) = found
+        results.append((metrics["kl/mean"], adapter_parameters(model)))
+    (shared, ours), (separate, theirs) = results
     assert shared == separate > 0
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
@@ -71,7 +71,7 @@ def test_the_base_is_the_reference_and_is_there_once() -> None:
         ({"lora_targets": ("q_proj", "down_proj", "up_proj")}, "cannot read the shards"),
     ],
 )
-def test_the_state_of_other_adapters_is_not_restored(
+def test_restoring_the_state_of_other_adapters_is_refused(
     tmp_path: Path, settings: dict[str, Any], message: str
 ) -> None:
     trainer = make_adapted(make_model())
@@ -99,7 +99,7 @@ def policy(tmp_path: Path) -> Path:
 async def train(
     config: TrainRun, run_dir: Path, updates: int, *, home: Path | None = None
 ) -> dict[str, torch.Tensor]:
-    """Go on from the last checkpoint, write one after every update, return the sampler's adapters."""
+    """Resume from the last checkpoint, save one per update and return the sampler's adapters."""
     checkpoint = load_latest(run_dir)
     trainer = await AsyncTrainer.open(
         TrainingSetup.of(config), run_dir=run_dir, home=home or run_dir, checkpoint=checkpoint
@@ -116,7 +116,7 @@ async def train(
         await trainer.close()
 
 
-async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> None:
+async def test_an_adapter_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
@@ -124,13 +124,13 @@ async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> No
     config = write_run(once, policy)
     expected = await train(config, once, 2)
     await train(write_run(twice, policy), twice, 1)
-    found = await train(config, twice, 1)
-    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    resumed = await train(config, twice, 1)
+    assert all(torch.equal(expected[name], resumed[name]) for name in expected)
 
     checkpoint = once / "checkpoints" / "00002"
     assert not (checkpoint / "model.safetensors").exists()
-    assert sum(path.stat().st_size for path in checkpoint.rglob("*.distcp")) < 80_000  # no base in it
-    assert (once / "base" / "model.safetensors").samefile(policy / "model.safetensors")  # one file, two names
+    assert sum(path.stat().st_size for path in checkpoint.rglob("*.distcp")) < 80_000  # without the base
+    assert (once / "base" / "model.safetensors").samefile(policy / "model.safetensors")  # hard link
 
     assert main(["export", str(once), str(tmp_path / "merged")]) == 0
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
@@ -151,7 +151,7 @@ async def test_a_run_is_resumed_and_exported(tmp_path: Path, policy: Path) -> No
     assert (plain - whole).abs().max() > 1e-4
 
 
-async def test_exported_adapters_replace_only_what_was_exported(
+async def test_adapter_export_replaces_only_earlier_exports(
     tmp_path: Path, adapted: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run_dir, out = adapted.parent.parent, tmp_path / "out"
@@ -163,11 +163,11 @@ async def test_exported_adapters_replace_only_what_was_exported(
     (out / "notes.txt").write_text("mine")
     strange = tmp_path / "strange"
     strange.mkdir()
-    (strange / "adapter_config.json").write_text("{}")  # of another origin
+    (strange / "adapter_config.json").write_text("{}")  # not an export
     before = sorted(tmp_path.rglob("*"))
-    for taken in (out, strange, adapted, run_dir):
-        assert main(["export", str(run_dir), str(taken), "--adapters"]) == 2
-        assert f"{taken} exists and is not just a policy" in capsys.readouterr().err
+    for target in (out, strange, adapted, run_dir):
+        assert main(["export", str(run_dir), str(target), "--adapters"]) == 2
+        assert f"{target} exists and is not just a policy" in capsys.readouterr().err
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -184,9 +184,7 @@ def change_adapters(checkpoint: Path, **changes: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-async def test_adapters_open_no_base_outside_of_their_run(
-    tmp_path: Path, policy: Path, adapted: Path
-) -> None:
+async def test_adapters_load_no_base_outside_their_run(tmp_path: Path, policy: Path, adapted: Path) -> None:
     run_dir, lone = adapted.parent.parent, tmp_path / "lone"
     shutil.copytree(adapted, lone)
     for base in (policy, lone, "base", "../policy"):
@@ -205,7 +203,7 @@ async def test_adapters_open_no_base_outside_of_their_run(
 
 
 @pytest.mark.parametrize("changes", [{"r": 0}, {"r": None}, {"lora_alpha": "many"}])
-async def test_damaged_settings_of_adapters_are_named(
+async def test_damaged_adapter_settings_are_reported_with_their_path(
     tmp_path: Path, adapted: Path, changes: dict[str, Any]
 ) -> None:
     change_adapters(adapted, **changes)
@@ -213,7 +211,7 @@ async def test_damaged_settings_of_adapters_are_named(
         open_model(str(adapted), home=tmp_path)
 
 
-async def test_adapters_train_over_the_adapters_of_another_run(
+async def test_adapters_train_on_top_of_the_adapters_of_another_run(
     tmp_path: Path, policy: Path, adapted: Path
 ) -> None:
     home, run_dir = tmp_path / "home", tmp_path / "second"
@@ -237,7 +235,7 @@ async def test_adapters_train_over_the_adapters_of_another_run(
 
 @pytest.fixture
 def linkless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system that cannot link to the policy's, and files that are all too large to copy."""
+    """Simulate a file system without hard links to the policy and files too large to copy."""
 
     def refuse(*_: Any) -> None:
         raise OSError(18, "Invalid cross-device link")
@@ -252,11 +250,11 @@ def test_a_frozen_policy_outlives_its_original(tmp_path: Path, policy: Path) -> 
     for path in policy.iterdir():
         path.unlink()
     assert freeze_policy("gone", tmp_path / "run" / "base", home=tmp_path) == frozen
-    found = open_model(str(frozen), home=tmp_path).model.state_dict()
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    restored = open_model(str(frozen), home=tmp_path).model.state_dict()
+    assert all(torch.equal(restored[name], expected[name]) for name in expected)
 
 
-def test_only_the_files_of_the_policy_are_frozen_and_all_that_its_index_names(tmp_path: Path) -> None:
+def test_freeze_policy_includes_all_indexed_files_and_no_unrelated_ones(tmp_path: Path) -> None:
     policy = write_tiny(tmp_path / "published", "qwen3", chat_template=TEMPLATE, max_shard_size="20KB")
     expected = {path.name for path in policy.iterdir()}
     assert "model.safetensors.index.json" in expected
@@ -265,15 +263,17 @@ def test_only_the_files_of_the_policy_are_frozen_and_all_that_its_index_names(tm
         (policy / name).write_bytes(b"other")
     (policy / "older.safetensors").write_bytes(b"other")
     frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
-    found = {path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file()}
-    assert found == expected | {"frozen.json"}
-    assert json.loads((frozen / "frozen.json").read_text())["files"].keys() == found - {"frozen.json"}
-    whole, again = (open_model(str(one), home=tmp_path).model.state_dict() for one in (policy, frozen))
-    assert all(torch.equal(again[name], whole[name]) for name in whole)
+    frozen_files = {path.relative_to(frozen).as_posix() for path in frozen.rglob("*") if path.is_file()}
+    assert frozen_files == expected | {"frozen.json"}
+    assert json.loads((frozen / "frozen.json").read_text())["files"].keys() == frozen_files - {"frozen.json"}
+    original, restored = (
+        open_model(str(folder), home=tmp_path).model.state_dict() for folder in (policy, frozen)
+    )
+    assert all(torch.equal(restored[name], original[name]) for name in original)
 
 
 @pytest.mark.usefixtures("linkless")
-def test_a_changed_base_is_noticed(tmp_path: Path, policy: Path) -> None:
+def test_freeze_policy_refuses_a_changed_or_missing_base_file(tmp_path: Path, policy: Path) -> None:
     frozen = freeze_policy(str(policy), tmp_path / "run" / "base", home=tmp_path)
     assert (frozen / "model.safetensors").is_symlink()
     freeze_policy(str(policy), frozen, home=tmp_path)

@@ -1,4 +1,4 @@
-"""Packing of sequences that begin alike: shared beginnings are computed once and change no result."""
+"""Packing of sequences: common prefixes are computed once without changing results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sequences_of_few_tokens = st.lists(
 
 
 def siblings() -> list[Ids]:
-    """Three with one prompt, of which two have a longer beginning in common, one twice, and a stranger."""
+    """Return four sequences with a common prompt (two share more, two are equal) and an unrelated one."""
     rng = np.random.default_rng(0)
     prompt, turn = rng.integers(0, 50, 20), rng.integers(0, 50, 9)
     tails = [rng.integers(50, 99, n) for n in (3, 8, 5)]
@@ -60,21 +60,21 @@ def segments_of(layout: Layout) -> Segments:
 
 
 @given(sequences=sequences_of_few_tokens, share=st.integers(1, 4))
-def test_a_row_holds_every_sequence_and_each_common_beginning_once(sequences: list[Ids], share: int) -> None:
+def test_layout_contains_every_sequence_and_each_common_prefix_once(sequences: list[Ids], share: int) -> None:
     layout = lay_out(sequences, share=share)
     for ids, places in zip(sequences, layout.places, strict=True):
         assert layout.ids[places].tolist() == ids.tolist()
         assert layout.positions[places].tolist() == list(range(len(ids)))
     assert len(layout.ids) == packed_length(sequences, share=share)
     if share == 1:
-        beginnings = {tuple(ids[: n + 1].tolist()) for ids in sequences for n in range(len(ids))}
-        assert len(layout.ids) == len(beginnings)
+        prefixes = {tuple(ids[: n + 1].tolist()) for ids in sequences for n in range(len(ids))}
+        assert len(layout.ids) == len(prefixes)
     assert sum(layout.lengths) == len(layout.ids)
 
 
 @given(sequences=sequences_of_few_tokens, budget=st.integers(4, 40), share=st.integers(1, 6))
 @settings(max_examples=200)
-def test_rows_hold_each_sequence_once_and_keep_to_the_budget(
+def test_packed_rows_contain_each_sequence_once_within_the_budget(
     sequences: list[Ids], budget: int, share: int
 ) -> None:
     rows = pack(sequences, budget, share=share)
@@ -83,14 +83,14 @@ def test_rows_hold_each_sequence_once_and_keep_to_the_budget(
     assert all(size <= budget or len(row) == 1 for size, row in zip(sizes, rows, strict=True))
 
 
-def test_siblings_stay_in_one_row_though_strangers_would_fit_better() -> None:
+def test_siblings_share_a_row_even_if_an_unrelated_sequence_fits_better() -> None:
     prompt = np.arange(30, dtype=np.int32)
     members = [np.concatenate([prompt, np.full(10, 50 + n, np.int32)]) for n in range(3)]
-    stranger = np.full(35, 99, np.int32)
-    assert sorted(map(sorted, pack([members[0], stranger, *members[1:]], 60, share=8))) == [[0, 2, 3], [1]]
+    unrelated = np.full(35, 99, np.int32)
+    assert sorted(map(sorted, pack([members[0], unrelated, *members[1:]], 60, share=8))) == [[0, 2, 3], [1]]
 
 
-def test_siblings_that_exceed_the_budget_are_spread_over_rows_that_repeat_the_beginning() -> None:
+def test_siblings_exceeding_the_budget_are_split_into_rows_with_a_repeated_prefix() -> None:
     prompt = np.arange(30, dtype=np.int32)
     members = [np.concatenate([prompt, np.full(10, 50 + n, np.int32)]) for n in range(4)]
     assert sorted(map(sorted, pack(members, 50, share=8))) == [[0, 1], [2, 3]]
@@ -99,7 +99,7 @@ def test_siblings_that_exceed_the_budget_are_spread_over_rows_that_repeat_the_be
 Projected = tuple[Tensor, Tensor, Tensor]
 
 
-def attended(qkv: Projected, segments: Segments, scoring: Scoring, *, flex: bool = False) -> Tensor:
+def run_attention(qkv: Projected, segments: Segments, scoring: Scoring, *, flex: bool = False) -> Tensor:
     q, k, v = qkv
     return (
         attend_flex(q, k, v, segments, scoring, flex_attention)
@@ -108,7 +108,7 @@ def attended(qkv: Projected, segments: Segments, scoring: Scoring, *, flex: bool
     )
 
 
-def chosen(qkv: Projected, places: Tensor) -> Projected:
+def select_tokens(qkv: Projected, places: Tensor) -> Projected:
     q, k, v = qkv
     return q[places], k[places], v[places]
 
@@ -116,31 +116,31 @@ def chosen(qkv: Projected, places: Tensor) -> Projected:
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("flex", [False, True], ids=["exact", "flex"])
 @pytest.mark.parametrize("name", SCORINGS)
-def test_attention_and_gradients_are_those_of_separate_sequences(name: str, flex: bool) -> None:
+def test_packed_attention_and_gradients_equal_those_of_separate_sequences(name: str, flex: bool) -> None:
     scoring = SCORINGS[name]
     layout = lay_out(siblings(), share=4)
-    everywhere = [torch.from_numpy(places) for places in layout.places]
+    sequence_places = [torch.from_numpy(places) for places in layout.places]
     generator = torch.Generator().manual_seed(1)
 
-    def drawn(*shape: int) -> Tensor:
+    def randn(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64, requires_grad=not flex)
 
     width = len(layout.ids)
-    qkv = drawn(width, HEADS, SIZE), drawn(width, KV_HEADS, SIZE), drawn(width, KV_HEADS, SIZE)
-    found = attended(qkv, segments_of(layout), scoring, flex=flex)
+    qkv = randn(width, HEADS, SIZE), randn(width, KV_HEADS, SIZE), randn(width, KV_HEADS, SIZE)
+    packed = run_attention(qkv, segments_of(layout), scoring, flex=flex)
     alone = [
-        attended(chosen(qkv, places), Segments.whole([len(places)], torch.device("cpu")), scoring)
-        for places in everywhere
+        run_attention(select_tokens(qkv, places), Segments.whole([len(places)], torch.device("cpu")), scoring)
+        for places in sequence_places
     ]
-    together = [found[places] for places in everywhere]
+    together = [packed[places] for places in sequence_places]
     torch.testing.assert_close(torch.cat(together), torch.cat(alone), rtol=1e-9, atol=1e-12)
-    if flex:  # uncompiled it has no gradients
+    if flex:  # uncompiled flex_attention has no gradients
         return
     factors = torch.randn(sum(map(len, alone)), HEADS, SIZE, generator=generator, dtype=torch.float64)
     expected = torch.autograd.grad((torch.cat(alone) * factors).sum(), qkv)
     gradients = torch.autograd.grad((torch.cat(together) * factors).sum(), qkv)
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-12)
+    for gradient, wanted in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(gradient, wanted, rtol=1e-9, atol=1e-12)
 
 
 PROMPT = 40
@@ -169,7 +169,7 @@ def siblings_of_a_prompt(model: Transformer) -> list[Group]:
 
 
 def updated(groups: list[Group], budget: int) -> tuple[Tensor, dict[str, float]]:
-    """Return the whole gradient of an optimizer step before clipping, and the metrics."""
+    """Return the full gradient of an optimizer step before clipping, and the metrics."""
     model = make_model()
     config = TrainerConfig(minibatches=1, threads=1, tokens_per_microbatch=budget)
     trainer = Trainer(model, algorithm=AlgorithmConfig(), config=config, max_context=128, seed=0)
@@ -179,7 +179,7 @@ def updated(groups: list[Group], budget: int) -> tuple[Tensor, dict[str, float]]
 
 
 @pytest.mark.parametrize("budget", [64, 128, 4096])
-def test_an_update_on_siblings_has_the_gradient_of_separate_sequences(
+def test_a_packed_update_has_the_gradient_of_separate_sequences(
     monkeypatch: pytest.MonkeyPatch, budget: int
 ) -> None:
     groups = siblings_of_a_prompt(make_model())

@@ -1,4 +1,4 @@
-"""Supervision of ranks by their events alone: who is silent, failed or gone, and who is to blame."""
+"""Supervision of ranks by their events: silent, failed and lost ranks, and the reported cause."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from engine.trainer.processes.watch import RankWatch
 
 
 class Rig:
-    """A watch of two ranks that are pipes, with a clock of its own."""
+    """Rank watch over two pipes, with a simulated clock."""
 
     def __init__(self) -> None:
         self.now = 100.0
         pairs = [Pipe() for _ in range(2)]
-        self.ranks: list[Connection] = [there for _, there in pairs]
+        self.ranks: list[Connection] = [rank_end for _, rank_end in pairs]
         self.stopped = threading.Event()
         self.watch: RankWatch
-        self._events: list[Connection] = [here for here, _ in pairs]
+        self._events: list[Connection] = [watch_end for watch_end, _ in pairs]
 
     def start(self) -> None:
         self.watch = RankWatch(self._events, timeout_s=30.0, stop=self.stopped.set)
@@ -42,17 +42,17 @@ def rig(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     rig.watch.close()
 
 
-def until(condition: Callable[[], object]) -> None:
+def wait_until(condition: Callable[[], object]) -> None:
     while not condition():
         time.sleep(0.001)
 
 
 def hang_second(rig: Rig) -> None:
-    """Let the first rank give signs of life while time passes."""
+    """Send heartbeats of the first rank only while time passes."""
     for _ in range(3):
         rig.now += 15.0
         rig.ranks[0].send(("alive", None))
-        until(lambda: not rig._events[0].poll() or rig.stopped.is_set())
+        wait_until(lambda: not rig._events[0].poll() or rig.stopped.is_set())
 
 
 def fail_first_then_lose_second(rig: Rig) -> None:
@@ -67,7 +67,7 @@ def fail_both(rig: Rig) -> None:
 
 def fail_one_for_long(rig: Rig) -> None:
     rig.ranks[1].send(("failed", "ValueError: hot"))
-    until(lambda: rig.watch._lost)
+    wait_until(lambda: rig.watch._lost)
     rig.now += 10.0
 
 
@@ -81,7 +81,7 @@ def fail_one_for_long(rig: Rig) -> None:
         (lambda rig: rig.watch.abandon(), UpdateAbandonedError, "was abandoned"),
     ],
 )
-def test_the_rank_to_blame_is_named_and_all_are_stopped(
+def test_failure_names_the_responsible_rank_and_stops_all_ranks(
     rig: Rig, happens: Callable[[Rig], Any], kind: type[TrainerError], message: str
 ) -> None:
     happens(rig)
@@ -95,11 +95,11 @@ def test_the_rank_to_blame_is_named_and_all_are_stopped(
         rig.watch.expect_shards().result(timeout=240)
 
 
-def test_shards_are_written_once_every_rank_has_written(rig: Rig) -> None:
+def test_shards_are_complete_after_every_rank_has_written(rig: Rig) -> None:
     saving = rig.watch.expect_shards()
     rig.watch.abandon()
     rig.ranks[0].send(("written", {"a": {"size": 1}}))
-    until(lambda: rig.watch._written)
+    wait_until(lambda: rig.watch._written)
     assert not saving.done()
     assert not rig.stopped.is_set(), "ranks that write a checkpoint are not stopped"
     rig.ranks[1].send(("written", {"b": {"size": 2}}))
@@ -107,10 +107,10 @@ def test_shards_are_written_once_every_rank_has_written(rig: Rig) -> None:
     assert isinstance(rig.watch.failure(), UpdateAbandonedError)
 
 
-def test_a_failed_write_counts_once_no_rank_has_ended(rig: Rig) -> None:
+def test_a_failed_shard_write_is_raised_after_a_lost_rank_is_ruled_out(rig: Rig) -> None:
     saving = rig.watch.expect_shards()
     rig.ranks[1].send(("unwritten", "no space left"))
-    until(lambda: rig.watch._unwritten)
+    wait_until(lambda: rig.watch._unwritten)
     assert not saving.done()
     rig.now += 10.0
     rig.ranks[0].send(("alive", None))
@@ -119,15 +119,15 @@ def test_a_failed_write_counts_once_no_rank_has_ended(rig: Rig) -> None:
     rig.watch.check()
 
 
-def test_a_stranger_gets_no_connection() -> None:
+def test_rank_listener_rejects_a_wrong_key() -> None:
     listener = RankListener(b"the key of the ranks")
     host, port = listener.address.split(":")
     assert host == "127.0.0.1"
-    found: list[Any] = []
-    accepting = threading.Thread(target=lambda: found.append(listener.accept(60)))
+    accepted: list[Any] = []
+    accepting = threading.Thread(target=lambda: accepted.append(listener.accept(60)))
     accepting.start()
     with pytest.raises(AuthenticationError):
         Client((host, int(port)), authkey=b"another key of somebody")
     accepting.join()
-    assert found == [None]
+    assert accepted == [None]
     listener.close()

@@ -1,4 +1,4 @@
-"""Two gloo ranks end with the weights, loss and metrics of one."""
+"""Training on two gloo ranks: same weights, loss and metrics as on one rank."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankPair]:
 
 
 class Together(Trainer):
-    """One of several trainers that all plan the same update, and take their own share of it."""
+    """Trainer that plans the whole update and trains its rank's share of it."""
 
     def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
-        found: list[dict[int, float]] = [super()._divergences(shares, temperature)]
+        gathered: list[dict[int, float]] = [super()._divergences(shares, temperature)]
         if self._ranks.mesh is not None:
-            found *= self._ranks.size
-            dist.all_gather_object(found, found[0])
-        return {place: value for own in found for place, value in own.items()}
+            gathered *= self._ranks.size
+            dist.all_gather_object(gathered, gathered[0])
+        return {place: value for divergences in gathered for place, value in divergences.items()}
 
 
 def groups_of(name: str) -> list[Group]:
@@ -82,7 +82,7 @@ def groups_of(name: str) -> list[Group]:
 
 
 def updated(case: str, name: str, shape: tuple[int, int], dtype: torch.dtype, **more: Any) -> Updated:
-    """Two updates by one rank, which sees the same groups as every other; metrics and weights."""
+    """Run two updates on the same groups in every rank; return metrics and weights."""
     objective, settings = CASES[case]
     usual = {"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
     sizes = {"data_parallel": shape[0], "context_parallel": shape[1]}
@@ -110,16 +110,16 @@ def updated(case: str, name: str, shape: tuple[int, int], dtype: torch.dtype, **
         (CONTEXT, "KL in the reward, one long row", "nothing to learn"),
     ],
 )
-def test_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
+def test_two_ranks_train_like_one_rank(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
     assert_two_ranks_are_one(pair, shape, case, name)
 
 
 def assert_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, name: str) -> None:
-    """In float64, where rounding cannot hide a wrong term.
+    """Compare in float64, where rounding cannot hide a wrong term.
 
     AdamW divides a gradient by its size plus ε, so the rounding error e of a gradient near zero moves a
-    weight by rate × e / ε. With ε = 1e-8 and gradients of 1e-2 that is up to 1e-1 of a step in float32, more
-    or less with the order in which a processor adds up; in float64 it is 1e-10 of one.
+    weight by rate × e / ε. With ε = 1e-8 and gradients of 1e-2 that is up to 1e-1 of a step in float32,
+    depending on the order of summation; in float64 it is 1e-10 of a step.
     """
     metrics, weights = updated(case, name, (1, 1), torch.float64)
     start = dict(make_model().double().named_parameters())
@@ -151,7 +151,7 @@ def one_update(trainer: Trainer) -> dict[str, Tensor]:
 def saved_between_updates(
     folder: Path, checkpoint: Path, settings: dict[str, Any]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Two updates by one rank of two, which save their shards after the first."""
+    """Run two updates in one of two ranks, saving the shards after the first."""
     trainer = trainer_of(folder, DATA, **settings)
     first = one_update(trainer)
     if dist.get_rank() == 0:
@@ -164,12 +164,12 @@ def saved_between_updates(
     return first, second
 
 
-def assert_near(found: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def assert_near(actual: dict[str, Tensor], expected: dict[str, Tensor], start: dict[str, Tensor]) -> None:
+    assert actual.keys() == expected.keys()
     assert sum(float((weight - start[name]).norm()) for name, weight in expected.items()) > 1e-3
     for name, weight in expected.items():
         step = (weight - start[name]).norm()
-        assert (found[name] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * step, name
+        assert (actual[name] - weight).norm() <= 1e-6 * weight.norm() + 1e-3 * step, name
 
 
 def assert_two_ranks_are_one_and_resume_in_one(
@@ -181,9 +181,9 @@ def assert_two_ranks_are_one_and_resume_in_one(
     start = {name: weight.detach().clone() for name, weight in alone.weights()}
     first, second = one_update(alone), one_update(alone)
     alone.close()
-    for found in both:
-        assert_near(found[0], first, start)
-        assert_near(found[1], second, start)
+    for weights in both:
+        assert_near(weights[0], first, start)
+        assert_near(weights[1], second, start)
     resumed = trainer_of(checkpoint, (1, 1), **settings)
     assert all(torch.equal(weight, both[0][0][name]) for name, weight in resumed.weights())
     resumed.restore(checkpoint / "shards")
@@ -193,10 +193,10 @@ def assert_two_ranks_are_one_and_resume_in_one(
 
 
 IN_PROPORTION = {"epsilon": 1.0, "learning_rate": 1.0}
-"""Steps in proportion to gradients: at AdamW's usual epsilon the sign of a tiny one decides a whole step."""
+"""Settings for steps proportional to gradients; AdamW's usual epsilon gives tiny ones a full step."""
 
 
-def test_sharded_experts_are_trained_as_whole_ones_and_resume_in_one_rank(
+def test_sharded_experts_train_like_unsharded_ones_and_resume_on_one_rank(
     pair: RankPair, tmp_path: Path
 ) -> None:
     folder = write_tiny(tmp_path / "gpt_oss", "gpt_oss")
@@ -204,13 +204,13 @@ def test_sharded_experts_are_trained_as_whole_ones_and_resume_in_one_rank(
 
 
 def layout() -> Layout:
-    """Four sequences, of which two begin alike."""
+    """Return the layout of four sequences, two of them with a common prefix."""
     a, b, c, d = (np.random.default_rng(n).integers(5, 300, 14 + n, np.int32) for n in range(4))
     return lay_out([a, np.concatenate([a[:9], b]), c, d], share=4)
 
 
 def computed(row: SharedRow, family: str, settings: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-    """Hidden states of this rank's tokens, and gradients of a fixed function of them."""
+    """Return hidden states of this rank's tokens and gradients of a fixed function of them."""
     causal = build_causal(tiny_config(family, **settings), seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -240,7 +240,7 @@ def computed_together(
 @pytest.mark.parametrize(
     ("family", "settings"), [("qwen3", {}), ("gpt_oss", {"num_key_value_heads": 1})], ids=["heads", "keys"]
 )
-def test_two_ranks_that_share_a_row_compute_what_one_does(
+def test_two_ranks_sharing_a_row_compute_the_states_and_gradients_of_one(
     pair: RankPair, family: str, settings: dict[str, Any]
 ) -> None:
     assert_two_ranks_that_share_a_row_compute_what_one_does(pair, family, settings)
@@ -249,7 +249,7 @@ def test_two_ranks_that_share_a_row_compute_what_one_does(
 def assert_two_ranks_that_share_a_row_compute_what_one_does(
     pair: RankPair, family: str, settings: dict[str, Any]
 ) -> None:
-    """Heads are exchanged where both ranks get as many; else keys and values are gathered."""
+    """Compare states and gradients; ranks exchange evenly divisible heads, else gather keys and values."""
     hidden, gradients = computed(shared_row(layout(), ALONE, CPU), family, settings)
     for here, their_hidden, their_gradients in pair.run(computed_together, family, settings):
         real = here < len(layout().ids)
@@ -260,18 +260,18 @@ def assert_two_ranks_that_share_a_row_compute_what_one_does(
 
 
 SHARED = (13, 9, 17)
-"""Lengths of sequences that have a beginning in common."""
+"""Lengths of sequences with a common prefix."""
 
 
 def ids_of(lengths: tuple[int, ...]) -> list[NDArray[np.int32]]:
-    """Return sequences that begin with six common tokens if they are to share, without any elsewhere."""
+    """Return sequences without common tokens; those of lengths ``SHARED`` have a prefix of six in common."""
     common = np.arange(6, dtype=np.int32)
     own = [np.arange(100 * n, 100 * n + length, dtype=np.int32) + 10 for n, length in enumerate(lengths)]
     return [np.concatenate([common, ids[6:]]) for ids in own] if lengths == SHARED else own
 
 
 @pytest.mark.parametrize(("lengths", "size"), [((8,), 3), ((3, 9, 1, 14), 2), ((5, 5), 4), (SHARED, 3)])
-def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
+def test_attention_of_ranks_sharing_a_row_equals_that_of_the_whole_row(
     monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...], size: int
 ) -> None:
     monkeypatch.setattr(Ranks, "context_group", lambda ranks: object() if ranks.context_size > 1 else None)
@@ -283,14 +283,14 @@ def test_ranks_of_a_row_attend_to_what_the_whole_row_attends_to(
     assert rows[0].segments.exchange is not None
     whole = rows[0].segments.exchange.row
     expected = attend(q, k, v, whole)
-    # An exchange of ranks whose keys and values are those of the whole row already.
+    # Every rank already has the keys and values of the whole row.
     gathered = SimpleNamespace(size=size, gather=lambda whole: whole)
     seen: list[int] = []
     for row in rows:
         assert row.here is not None
         segments = replace(row.segments, exchange=gathered)
-        found = attend(q[row.here], k, v, segments)
-        torch.testing.assert_close(found, expected[row.here], rtol=1e-5, atol=1e-6)
+        attended = attend(q[row.here], k, v, segments)
+        torch.testing.assert_close(attended, expected[row.here], rtol=1e-5, atol=1e-6)
         assert torch.equal(row.segments.positions, whole.positions[row.here])
         seen += row.here.tolist()
     assert sorted(seen) == list(range(width))

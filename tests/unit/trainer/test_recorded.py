@@ -1,4 +1,4 @@
-"""Stored trajectories as token records: recorded ids where they fit, else rendered conversations."""
+"""Stored trajectories as token records: recorded ids that match, else rendered conversations."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def sampled(chat: Chat, record: TokenRecord) -> list[str]:
     return turns
 
 
-def render(chat: Chat, found: StoredTrajectory, config: ConversationConfig = COMPACT) -> TokenRecord:
-    return ConversationRenderer(chat, config).render(found)
+def render(chat: Chat, stored: StoredTrajectory, config: ConversationConfig = COMPACT) -> TokenRecord:
+    return ConversationRenderer(chat, config).render(stored)
 
 
-def test_recorded_ids_are_used_where_they_decode_to_the_recorded_responses(chat: Chat) -> None:
+def test_recorded_ids_fit_only_if_they_decode_to_the_recorded_responses(chat: Chat) -> None:
     known = with_ids(chat, trajectory(1))
     assert known.tokens is not None
     assert fits(known, chat.tokenizer)
@@ -66,62 +66,62 @@ def test_recorded_ids_are_used_where_they_decode_to_the_recorded_responses(chat:
     assert not fits(known.model_copy(update={"tokens": TokenBlock.of(unprompted)}), chat.tokenizer)
 
 
-def test_a_rendered_trajectory_samples_its_responses_and_nothing_else(chat: Chat) -> None:
-    found = trajectory(3)
-    record = render(chat, found)
-    assert sampled(chat, record) == [step.response for step in found.steps]
+def test_rendered_trajectories_mark_exactly_the_responses_as_sampled(chat: Chat) -> None:
+    stored = trajectory(3)
+    record = render(chat, stored)
+    assert sampled(chat, record) == [step.response for step in stored.steps]
     text = chat.tokenizer.decode(record.ids.tolist())
     assert "a3.py: the number is wrong" in text
-    for turn in found.steps[:-1]:
+    for turn in stored.steps[:-1]:
         assert f"<|im_start|>user\n{turn.observation}<|im_end|>" in text
     assert sorted(set(record.steps.tolist())) == [-1, 0, 1, 2]
 
 
 def test_calls_are_written_in_the_configured_format(chat: Chat) -> None:
     native = ConversationConfig(prompt="compact_v1", tool_format="native")
-    found = trajectory(3)
-    turns = sampled(chat, render(chat, found, native))
-    for turn, stored in zip(turns, found.steps, strict=True):
+    source = trajectory(3)
+    turns = sampled(chat, render(chat, source, native))
+    for turn, stored in zip(turns, source.steps, strict=True):
         prose, (call,) = read_native(turn)
         assert (call.name, call.arguments) == (stored.tool, stored.arguments)
         assert stored.thought in prose
         assert "<function=" not in turn
-    back = [
-        stored.model_copy(update={"response": turn}) for turn, stored in zip(turns, found.steps, strict=True)
+    native_steps = [
+        stored.model_copy(update={"response": turn}) for turn, stored in zip(turns, source.steps, strict=True)
     ]
-    again = sampled(chat, render(chat, found.model_copy(update={"steps": back})))
-    assert [parse(turn, "xml").call for turn in again] == [
-        ToolCall(name=stored.tool, arguments=stored.arguments) for stored in found.steps
+    rendered = sampled(chat, render(chat, source.model_copy(update={"steps": native_steps})))
+    assert [parse(turn, "xml").call for turn in rendered] == [
+        ToolCall(name=stored.tool, arguments=stored.arguments) for stored in source.steps
     ]
-    assert [parse(turn, "xml").thought for turn in again] == [stored.thought for stored in found.steps]
+    assert [parse(turn, "xml").thought for turn in rendered] == [stored.thought for stored in source.steps]
 
 
 @pytest.mark.parametrize("tool_format", ["xml", "native"])
-def test_messages_for_other_trainers_are_those_that_are_rendered(chat: Chat, tool_format: str) -> None:
+def test_exported_messages_match_the_rendered_conversation(chat: Chat, tool_format: str) -> None:
     config = ConversationConfig.model_validate({"prompt": "compact_v1", "tool_format": tool_format})
-    found = trajectory(3)
-    written = ConversationWriter(config).conversation(found)
+    source = trajectory(3)
+    written = ConversationWriter(config).conversation(source)
     assert (written.name, written.resolved) == ("task-3", True)
     assert [message["role"] for message in written.messages][-5:] == (
         ["assistant", "user", "assistant", "user", "assistant"]
         if tool_format == "xml"
         else ["assistant", "tool", "assistant", "tool", "assistant"]
     )
-    rendered = chat.tokenizer.decode(render(chat, found, config).ids.tolist())
-    place = 0
+    rendered = chat.tokenizer.decode(render(chat, source, config).ids.tolist())
+    position = 0
     for message in written.messages:
-        if message["role"] != "system":  # that of native calls declares the tools, too
-            place = rendered.index(message["content"], place) + len(message["content"])
+        if message["role"] != "system":  # for native calls it also declares the tools
+            position = rendered.index(message["content"], position) + len(message["content"])
     calls = [message["tool_calls"][0]["function"] for message in written.messages if "tool_calls" in message]
     if tool_format == "native":
-        assert calls == [{"name": step.tool, "arguments": step.arguments} for step in found.steps]
+        assert calls == [{"name": step.tool, "arguments": step.arguments} for step in source.steps]
         assert checked(list(written.messages), list(written.tools)).messages[-1]["tool_calls"]
     else:
         assert calls == []
-        assert written.messages[-1]["content"] == found.steps[-1].response
+        assert written.messages[-1]["content"] == source.steps[-1].response
 
 
-def test_the_command_writes_trajectories_for_other_trainers(
+def test_conversations_command_exports_trajectories_in_every_format(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_trajectories(tmp_path / "t.jsonl", [trajectory(1), trajectory(2)])
@@ -129,17 +129,17 @@ def test_the_command_writes_trajectories_for_other_trainers(
     for format_name in ("openai", "trl", "sharegpt"):
         command = ["conversations", str(tmp_path / "t.jsonl"), str(out), "--format", format_name]
         assert main([*command, "--prompt", "compact_v1"]) == 0
-        found = [one for _, one in read_conversations(out)]
-        assert all(isinstance(one, Conversation) and len(one.messages) >= 6 for one in found)
+        rows = [row for _, row in read_conversations(out)]
+        assert all(isinstance(row, Conversation) and len(row.messages) >= 6 for row in rows)
     assert main([*command, "--prompt", "none_v1"]) == 2
     assert main(["conversations", str(tmp_path / "no.jsonl"), str(out)]) == 2
-    told = capsys.readouterr()
-    assert "wrote 2 rows" in told.out
-    assert "unknown prompt 'none_v1'" in told.err
-    assert "cannot read the trajectories" in told.err
+    printed = capsys.readouterr()
+    assert "wrote 2 rows" in printed.out
+    assert "unknown prompt 'none_v1'" in printed.err
+    assert "cannot read the trajectories" in printed.err
 
 
-def test_values_survive_a_change_of_format(chat: Chat) -> None:
+def test_argument_values_survive_a_change_of_call_format(chat: Chat) -> None:
     hostile = "\n  a\t'\"<b>&\n</parameter>\n\n"
     arguments = {"command": "create", "path": "/testbed/ü.py", "file_text": hostile}
     response = f"I write it.\n{render_native('file_editor', arguments)}"
@@ -156,7 +156,7 @@ def test_a_call_that_xml_cannot_express_keeps_its_recorded_text(chat: Chat) -> N
     assert sampled(chat, render(chat, trajectory(1, steps=[turn]))) == [response]
 
 
-def test_calls_get_the_names_of_the_trained_tools() -> None:
+def test_calls_are_translated_to_the_configured_tool_set() -> None:
     bash = ToolCall(name="execute_bash", arguments={"cmd": "ls"})
     other = ToolCall(name="execute_bash", arguments={"command": "ls"})
     assert translated(bash, OPENHANDS) == other
@@ -176,7 +176,7 @@ def test_calls_get_the_names_of_the_trained_tools() -> None:
         ("finish", {"command": "submit", "result": "All tests pass."}),
     ],
 )
-def test_the_end_of_foreign_work_is_written_as_a_call_that_is_accepted(
+def test_submit_calls_of_other_agents_are_rewritten_to_accepted_ones(
     chat: Chat, name: str, arguments: dict[str, str]
 ) -> None:
     response = f"Done.\n{render_native(name, arguments)}"
@@ -192,8 +192,8 @@ def test_the_end_of_foreign_work_is_written_as_a_call_that_is_accepted(
             assert call.arguments["result"] == "All tests pass."
 
 
-def test_thinking_that_the_prompt_had_opened_is_thinking(chat: Chat) -> None:
-    """Recorded responses of such models begin inside their thinking."""
+def test_a_thinking_block_opened_by_the_prompt_is_recognised(chat: Chat) -> None:
+    """Responses after such a prompt begin inside the thinking block."""
     usual = step("look at lines 1-3", "file_editor", command="view", path="/testbed/a.py")
     assert usual.response.startswith("<think>")
     opened = usual.model_copy(update={"response": usual.response.removeprefix("<think>")})
@@ -209,23 +209,23 @@ def test_thinking_that_the_prompt_had_opened_is_thinking(chat: Chat) -> None:
 
 
 @pytest.mark.parametrize("termination", ["max_response", "max_context"])
-def test_a_response_that_was_cut_off_is_not_taught_to_end_there(chat: Chat, termination: str) -> None:
+def test_a_truncated_response_is_rendered_without_an_end_token(chat: Chat, termination: str) -> None:
     cut_off = StoredStep(thought="I", response="<think>I wonder", observation="ERROR: cut", error="cut")
     steps = [*trajectory(1).steps[:2], cut_off]
-    found = trajectory(1, steps=steps, termination=termination)
-    record = render(chat, found)
+    truncated = trajectory(1, steps=steps, termination=termination)
+    record = render(chat, truncated)
     assert int(record.ids[-1]) not in chat.stop_ids
     assert record.mask[-1]
     assert chat.tokenizer.decode(record.ids.tolist()).endswith("I wonder")
     whole = render(chat, trajectory(1, steps=steps, termination="max_steps"))
     assert record == TokenRecord(*(getattr(whole, name)[:-1] for name in TOKEN_COLUMNS))
-    messages = ConversationWriter(COMPACT).conversation(found).messages
+    messages = ConversationWriter(COMPACT).conversation(truncated).messages
     assert messages[-1]["content"] == steps[1].response
     finished = trajectory(1, termination=termination)
     assert int(render(chat, finished).ids[-1]) in chat.stop_ids
 
 
-def test_a_cut_sequence_does_not_keep_the_whole_one_in_memory(chat: Chat) -> None:
+def test_a_cut_sequence_shares_no_memory_with_the_original(chat: Chat) -> None:
     record = render(chat, trajectory(1))
     (short,) = cut(record, len(record) - 1)
     for name in TOKEN_COLUMNS:
@@ -244,56 +244,56 @@ def test_long_sequences_are_cut_or_dropped(chat: Chat) -> None:
     assert [len(part) for part in cut(forked, 2)] == [2]
 
 
-def made_of(chat: Chat, found: list[StoredTrajectory], **settings: object) -> Examples:
+def build_examples(chat: Chat, stored: list[StoredTrajectory], **settings: object) -> Examples:
     config = FineTuningConfig.model_validate(settings)
-    made = make_examples(
-        found,
+    examples = make_examples(
+        stored,
         chat,
         ConversationRenderer(chat, COMPACT),
         config,
-        heldout=heldout_instances([t.instance_id for t in found], config.heldout_share, 0),
+        heldout=heldout_instances([t.instance_id for t in stored], config.heldout_share, 0),
         max_tokens=config.max_tokens,
     )
-    assert not {e.task_id for e in made.train} & {e.task_id for e in made.heldout}
-    return made
+    assert not {e.task_id for e in examples.train} & {e.task_id for e in examples.heldout}
+    return examples
 
 
-def examples(chat: Chat, found: list[StoredTrajectory], **settings: object) -> dict[str, int]:
-    return made_of(chat, found, **settings).counts
+def count_examples(chat: Chat, stored: list[StoredTrajectory], **settings: object) -> dict[str, int]:
+    return build_examples(chat, stored, **settings).counts
 
 
-def test_every_trajectory_is_counted_where_it_went(chat: Chat) -> None:
-    found = [trajectory(n) for n in range(4)] + [with_ids(chat, trajectory(n)) for n in range(4, 10)]
-    counts = examples(chat, [*found, trajectory(10, problem_statement="")], heldout_share=0.2)
+def test_counts_cover_used_cut_and_dropped_trajectories(chat: Chat) -> None:
+    trajectories = [trajectory(n) for n in range(4)] + [with_ids(chat, trajectory(n)) for n in range(4, 10)]
+    counts = count_examples(chat, [*trajectories, trajectory(10, problem_statement="")], heldout_share=0.2)
     assert counts.pop("sampled_tokens") > 500
     assert counts["train_trajectories"] + counts["heldout_trajectories"] == 10
     assert (counts["recorded_ids"], counts["rendered"], counts["dropped_without_task"]) == (6, 4, 1)
-    assert examples(chat, found, max_tokens=100)["cut_sequences"] == 10
+    assert count_examples(chat, trajectories, max_tokens=100)["cut_sequences"] == 10
     assert counts["train_samples"] == counts["train_trajectories"]
     forked = TokenRecord([1, 2, 3, 1, 4, 5], [0, 1, 1, 0, 0, 1], steps=[-1, 0, 0, -1, -1, 1])
     two = StoredStep(response=chat.tokenizer.decode([2, 3])), StoredStep(response=chat.tokenizer.decode([5]))
-    twice = trajectory(1, steps=list(two), tokens=TokenBlock.of(forked))
-    assert examples(chat, [twice])["train_samples"] == 2
+    forked_trajectory = trajectory(1, steps=list(two), tokens=TokenBlock.of(forked))
+    assert count_examples(chat, [forked_trajectory])["train_samples"] == 2
     with pytest.raises(DatasetError, match=r"10 overlong.*raise max_tokens"):
-        examples(chat, found, max_tokens=100, overlong="drop")
+        count_examples(chat, trajectories, max_tokens=100, overlong="drop")
 
 
 @pytest.mark.parametrize(("count", "why"), [(0, "the file is empty"), (3, "3 without steps")])
-def test_a_file_without_steps_is_told_as_such(chat: Chat, count: int, why: str) -> None:
+def test_trajectories_without_steps_are_refused_with_the_reason(chat: Chat, count: int, why: str) -> None:
     with pytest.raises(DatasetError) as refused:
-        examples(chat, [trajectory(n, steps=[]) for n in range(count)])
+        count_examples(chat, [trajectory(n, steps=[]) for n in range(count)])
     assert str(refused.value).endswith(f"no trajectory is left to train on ({why}): choose others")
 
 
 def test_versions_of_an_instance_are_held_out_together(chat: Chat) -> None:
-    found = [trajectory(n, task_id=f"{n % 5}-version-{n}", instance_id=f"task-{n % 5}") for n in range(20)]
-    made = made_of(chat, found, heldout_share=0.4)
-    instances = [{e.task_id[0] for e in part} for part in (made.train, made.heldout)]
+    versions = [trajectory(n, task_id=f"{n % 5}-version-{n}", instance_id=f"task-{n % 5}") for n in range(20)]
+    examples = build_examples(chat, versions, heldout_share=0.4)
+    instances = [{e.task_id[0] for e in part} for part in (examples.train, examples.heldout)]
     assert not instances[0] & instances[1]
-    assert (len(made.train), len(made.heldout)) == (12, 8)
+    assert (len(examples.train), len(examples.heldout)) == (12, 8)
 
 
-def test_held_out_tasks_are_neither_none_nor_all() -> None:
+def test_heldout_split_takes_at_least_one_and_never_all_instances() -> None:
     tasks = [f"t{n % 50}" for n in range(200)]
     assert heldout_instances(tasks, 0.0, 0) == frozenset()
     assert len(heldout_instances(tasks, 0.1, 0)) == 5
@@ -305,7 +305,7 @@ def test_held_out_tasks_are_neither_none_nor_all() -> None:
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 50])
-def test_every_epoch_takes_every_example_once_in_an_order_of_its_own(batch_size: int) -> None:
+def test_every_epoch_uses_each_example_once_in_a_different_order(batch_size: int) -> None:
     config = FineTuningConfig(epochs=3, batch_size=batch_size)
     steps = plan_steps(10, config, seed=4)
     ends = sorted(epoch_ends(10, config))
@@ -320,7 +320,7 @@ def test_every_epoch_takes_every_example_once_in_an_order_of_its_own(batch_size:
     assert plan_steps(10, limited, seed=4) == steps[:2]
 
 
-def test_a_damaged_file_is_told_by_its_line(tmp_path: Path) -> None:
+def test_a_damaged_row_is_reported_with_its_number(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     good = trajectory(1).model_dump_json()
     path.write_text(f"{good}\n{json.dumps({'id': 1})}\n")

@@ -1,4 +1,4 @@
-"""Weights out of the trainer: published names, one tensor at a time, never of half an update."""
+"""Sending of weights: published names, equality with exports, refusal after incomplete updates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def policy_of(family: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("family", ["builtin", "qwen3_moe"])
-async def test_they_are_those_of_an_export_of_the_same_moment(tmp_path: Path, family: str) -> None:
+async def test_sent_weights_equal_those_of_a_simultaneous_export(tmp_path: Path, family: str) -> None:
     await assert_sent_as_exported(tmp_path, family)
 
 
@@ -64,32 +64,32 @@ async def assert_sent_as_exported(tmp_path: Path, family: str, **settings: Any) 
         export_policy(checkpoint.path, tmp_path / dtype, dtype=dtype)
         names, adapter = await trainer.send_weights(Store(tmp_path / "sent", getattr(torch, dtype)))
         assert adapter is None
-        found, expected = load_file(tmp_path / "sent"), exported(tmp_path / dtype, dtype)
-        assert set(names) == set(found) == set(expected) == set(before)
+        sent, expected = load_file(tmp_path / "sent"), exported(tmp_path / dtype, dtype)
+        assert set(names) == set(sent) == set(expected) == set(before)
         for name, tensor in expected.items():
-            assert torch.equal(found[name], tensor), name
-    assert any(not torch.equal(before[name].bfloat16(), tensor) for name, tensor in found.items())
+            assert torch.equal(sent[name], tensor), name
+    assert any(not torch.equal(before[name].bfloat16(), tensor) for name, tensor in sent.items())
     await trainer.close()
 
 
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 2}])
-async def test_log_probabilities_are_those_of_a_whole_forward(
+async def test_trainer_logprobs_equal_those_of_a_full_forward_pass(
     tmp_path: Path, settings: dict[str, Any]
 ) -> None:
     policy = policy_of("builtin", tmp_path / "policy")
     trainer = await opened(policy, tmp_path, **settings)
     await trainer.update(GROUPS, temperature=1.0)
-    found = await trainer.logprobs(IDS)
-    again = await trainer.logprobs(IDS)
-    expected = recomputed(trainer.model, IDS)  # the sampler's, which has the same weights
-    assert found == pytest.approx(expected, abs=1e-5)
-    assert found == again
+    logprobs = await trainer.logprobs(IDS)
+    repeated = await trainer.logprobs(IDS)
+    expected = recomputed(trainer.model, IDS)  # with the sampler's copy of the weights
+    assert logprobs == pytest.approx(expected, abs=1e-5)
+    assert logprobs == repeated
     await trainer.update(GROUPS, temperature=1.0)
-    assert await trainer.logprobs(IDS) != found
+    assert await trainer.logprobs(IDS) != logprobs
     await trainer.close()
 
 
-async def test_of_adapters_only_the_adapters_are_sent(tmp_path: Path) -> None:
+async def test_adapter_training_sends_only_the_adapters(tmp_path: Path) -> None:
     policy = write_tiny(tmp_path / "policy", "qwen3", chat_template=TEMPLATES["qwen3"])
     trainer = await opened(policy, tmp_path, lora_rank=2, lora_targets=["q_proj"])
     await trainer.update(GROUPS, temperature=1.0)
@@ -113,7 +113,7 @@ async def test_of_adapters_only_the_adapters_are_sent(tmp_path: Path) -> None:
     await trainer.close()
 
 
-async def test_a_consumer_that_fails_harms_nothing_else(tmp_path: Path) -> None:
+async def test_training_and_sending_continue_after_a_consumer_failure(tmp_path: Path) -> None:
     trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path)
     with pytest.raises(PublicationError, match="OSError: no space left"):
         await trainer.send_weights(Broken())
@@ -123,7 +123,7 @@ async def test_a_consumer_that_fails_harms_nothing_else(tmp_path: Path) -> None:
     await trainer.close()
 
 
-async def test_half_an_update_is_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_updates_are_never_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = policy_of("builtin", tmp_path / "policy")
     trainer = await opened(policy, tmp_path, minibatches=2)
     steps = iter([Trainer._step])
@@ -149,7 +149,7 @@ async def test_half_an_update_is_never_sent(tmp_path: Path, monkeypatch: pytest.
     await trainer.close()
 
 
-async def test_failures_of_the_model_are_the_trainers(
+async def test_model_failures_while_sending_or_scoring_raise_trainer_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path)
@@ -166,7 +166,7 @@ async def test_failures_of_the_model_are_the_trainers(
     await trainer.close()
 
 
-async def test_the_event_loop_goes_on_while_weights_are_sent(tmp_path: Path) -> None:
+async def test_event_loop_keeps_running_while_weights_are_sent(tmp_path: Path) -> None:
     trainer = await opened(policy_of("builtin", tmp_path / "policy"), tmp_path)
     turns, sending = 0, asyncio.ensure_future(trainer.send_weights(Store(tmp_path / "sent")))
     while not sending.done():

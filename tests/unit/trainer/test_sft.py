@@ -75,7 +75,7 @@ def test_every_episode_replays_through_the_real_tools() -> None:
         assert len(episode.turns) == len(episode.faults) + 2
 
 
-def test_encoded_episode_is_the_conversation_and_masks_what_the_policy_writes() -> None:
+def test_encoded_episode_equals_the_conversation_and_marks_sampled_tokens() -> None:
     tokens = tokenizer()
     for episode in episodes(10):
         (encoded,) = encode_episode(episode, ChatML(tokens))
@@ -88,16 +88,16 @@ def test_encoded_episode_is_the_conversation_and_masks_what_the_policy_writes() 
         assert tokens.decode(sampled) == "".join(f"{response}<|im_end|>" for response, _ in episode.turns)
 
 
-def test_statements_vary_and_one_fault_is_named_when_no_line_is() -> None:
-    found = episodes(60)
-    assert {e.hint for e in found} == {"line", "function"}
-    assert any("Failing:" not in e.statement for e in found)
-    assert any(" more" in e.statement for e in found)
-    assert {len(e.faults) for e in found} >= {1, 2}
-    assert all(len(e.faults) == 1 for e in found if e.hint == "function")
+def test_statements_vary_and_episodes_without_a_line_hint_have_one_fault() -> None:
+    sample = episodes(60)
+    assert {e.hint for e in sample} == {"line", "function"}
+    assert any("Failing:" not in e.statement for e in sample)
+    assert any(" more" in e.statement for e in sample)
+    assert {len(e.faults) for e in sample} >= {1, 2}
+    assert all(len(e.faults) == 1 for e in sample if e.hint == "function")
 
 
-def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out(
+def test_splits_share_no_file_and_exclude_reserved_packages_and_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder in (*RESERVED_PACKAGES, "plain", "plain/tests"):
@@ -115,7 +115,7 @@ def test_splits_share_no_file_and_leave_reserved_packages_and_tests_out(
 
 
 def separate_losses(net: LanguageModel, batch: list[EncodedEpisode]) -> torch.Tensor:
-    """Return the cross-entropies of every conversation by itself, from the table of all logits."""
+    """Return the cross-entropies of all tokens, computing each conversation alone from full logits."""
     losses = []
     for episode in batch:
         ids = torch.tensor(episode.ids)
@@ -137,17 +137,17 @@ def test_batching_changes_no_loss_and_no_gradient(
     assert batch.lengths == (19, 89, 1, 32)
     assert batch.targets.tolist() == [token for episode in episodes for token in episode.ids[1:]]
     assert batch.sampled.tolist() == [bool(x) for episode in episodes for x in episode.mask[1:]]
-    found, expected = token_losses(net, batch), separate_losses(net, episodes)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+    packed, expected = token_losses(net, batch), separate_losses(net, episodes)
+    torch.testing.assert_close(packed, expected, rtol=0, atol=1e-5)
     weights = torch.where(batch.sampled, 1.0, 0.3)
     ours, theirs = (
-        torch.autograd.grad((losses * weights).sum(), list(net.parameters())) for losses in (found, expected)
+        torch.autograd.grad((losses * weights).sum(), list(net.parameters())) for losses in (packed, expected)
     )
-    for one, other in zip(ours, theirs, strict=True):
-        assert (one - other).norm() <= 1e-5 * other.norm() + 1e-7
+    for gradient, reference in zip(ours, theirs, strict=True):
+        assert (gradient - reference).norm() <= 1e-5 * reference.norm() + 1e-7
 
 
-def test_muon_steps_the_matrices_of_the_layers_and_adam_the_rest() -> None:
+def test_muon_optimizes_layer_matrices_and_adam_the_other_parameters() -> None:
     net = PretrainedModel(build_causal(tiny_config("qwen3_moe"), dtype=torch.float32))
     optimizer = MuonWithAdam(net, muon_rate=0.02, adam_rate=2e-3)
     names = {parameter: name for name, parameter in net.named_parameters()}
@@ -160,13 +160,13 @@ def test_muon_steps_the_matrices_of_the_layers_and_adam_the_rest() -> None:
     assert "model.layers.0.input_layernorm.weight" in adam
 
 
-class Here:
-    """Batches of the warm start that are made in this process."""
+class InProcessBatches:
+    """Replacement for the batch stream that builds batches in this process."""
 
     def __init__(self, config: SftRun, chat_folder: Path, *, max_tokens: int) -> None:
         self._batches = batches(config, chat_folder, max_tokens)
 
-    def __enter__(self) -> Here:
+    def __enter__(self) -> InProcessBatches:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -178,14 +178,14 @@ class Here:
 
 @pytest.fixture
 def one_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Episodes in this process are about one file, held out another: to look for all takes seconds."""
+    """Limit episodes to one training and one held-out file; listing all files takes seconds."""
     heldout = SourceFile("stdlib", "shlex.py", Path(shlex.__file__))
     monkeypatch.setattr("engine.trainer.sft.stream.source_files", lambda *_, **__: [TEXTWRAP])
     monkeypatch.setattr("engine.trainer.sft.training.source_files", lambda *_, **__: [heldout])
 
 
 @pytest.mark.usefixtures("one_file")
-def test_a_context_too_short_for_every_episode_ends_with_the_lengths(tmp_path: Path) -> None:
+def test_a_context_too_short_for_every_episode_is_an_error(tmp_path: Path) -> None:
     source = write_tiny(
         tmp_path / "llama", "llama", chat_template=TEMPLATES["llama"], max_position_embeddings=128
     )
@@ -201,7 +201,7 @@ def test_learning_rate_warms_up_stays_and_falls_to_four_percent() -> None:
     assert learning_rate_factor(1.0, 500) == pytest.approx(0.04)
 
 
-def test_a_report_counts_the_time_of_the_step_before_it_and_of_no_pause(
+def test_reported_time_includes_the_last_step_and_excludes_pauses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
@@ -235,7 +235,7 @@ def test_muon_orthogonalises_and_refuses_vectors() -> None:
 
 
 def answer_loss(net: LanguageModel, batch: list[EncodedEpisode]) -> float:
-    """Mean cross-entropy of the tokens a policy would sample: independent of how training reports."""
+    """Return the mean cross-entropy of sampled tokens, independent of training's own metrics."""
     joined = make_batch(batch, torch.device("cpu"))
     with torch.no_grad():
         return float(token_losses(net, joined)[joined.sampled].mean())
@@ -273,11 +273,11 @@ def test_thirty_steps_lower_the_loss_and_leave_a_loadable_checkpoint(tmp_path: P
 
 
 @pytest.mark.usefixtures("one_file")
-def test_a_published_model_learns_in_its_own_conversations(
+def test_a_published_model_learns_in_its_own_chat_format(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Episodes in its format, its weights as they are published, its files kept."""
-    monkeypatch.setattr("engine.trainer.sft.training.BatchStream", Here)
+    """Check the format of episodes, the published weight names and the copied files."""
+    monkeypatch.setattr("engine.trainer.sft.training.BatchStream", InProcessBatches)
     family = "gpt_oss"
     source = write_tiny(
         tmp_path / family, family, chat_template=TEMPLATES[family], max_position_embeddings=8192
@@ -311,16 +311,16 @@ def test_a_published_model_learns_in_its_own_conversations(
 
 
 class Answering(TokenPolicy):
-    """A policy that writes given responses in order; for every other episode it submits at once."""
+    """Policy that replays the responses of even episodes and submits at once in odd ones."""
 
     name = "answering"
     version = 0
 
-    def __init__(self, found: list[Episode]) -> None:
+    def __init__(self, replayed: list[Episode]) -> None:
         self.chat: Chat = ChatML(BytesTokenizer())
         self.max_context: int | None = None
         self._turns: dict[str, Iterator[tuple[str, str]]] = {
-            e.statement: iter(e.turns if i % 2 == 0 else e.turns[-1:]) for i, e in enumerate(found)
+            e.statement: iter(e.turns if i % 2 == 0 else e.turns[-1:]) for i, e in enumerate(replayed)
         }
 
     async def generate(self, request: GenerationRequest) -> Generation:
@@ -337,10 +337,10 @@ class Answering(TokenPolicy):
         pass
 
 
-async def test_evaluation_counts_exact_fixes_only() -> None:
-    found = episodes(10, seed=9)
-    policy = Answering(found)
-    rates = await exact_fix_rate(policy, found, temperature=1.0, max_context=100_000, max_response=10_000)
+async def test_exact_fix_rate_counts_exact_fixes_only() -> None:
+    heldout = episodes(10, seed=9)
+    policy = Answering(heldout)
+    rates = await exact_fix_rate(policy, heldout, temperature=1.0, max_context=100_000, max_response=10_000)
     assert rates["exact_fix"] == 0.5
     assert rates["finished"] == 1.0
     assert rates["malformed"] == 0.0

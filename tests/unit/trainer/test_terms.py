@@ -1,4 +1,4 @@
-"""Terms that need more than one forward pass, precision and schedules."""
+"""Loss terms with several forward passes, precision, schedules and counted FLOPs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_kl_in_the_loss_is_measured_from_the_reference(kind: str) -> None:
     sums = kl_by_hand(make_model(), make_model(seed=9), groups, kind)
     tokens = sum(t.tokens.num_sampled for group in groups for t in group.trajectories)
     assert result.metrics["kl/mean"] == pytest.approx(sum(sums) / tokens, rel=1e-4)
-    assert result.metrics["tokens/trained"] == tokens  # those without an advantage too
+    assert result.metrics["tokens/trained"] == tokens  # including those without an advantage
 
 
 @pytest.mark.parametrize("kind", ["k1", "k3"])
@@ -74,8 +74,8 @@ def test_a_kl_term_without_a_reference_is_refused() -> None:
         make_trainer(make_model(), {"kl": "k3", "kl_coefficient": 0.1})
 
 
-def test_a_correction_takes_the_ratio_against_the_trainers_own_weights() -> None:
-    """Sampled by another policy: π/π_old starts at 1, and the correction is the truncated π_old/μ."""
+def test_importance_correction_bases_the_ratio_on_the_trainers_own_logprobs() -> None:
+    """With samples of another policy, π/π_old starts at 1; the correction is the truncated π_old/μ."""
     groups = make_groups(make_model(seed=1), REWARDS)
     _, plain = trained(groups, {})
     _, corrected = trained(groups, {"importance_correction": "token_tis"})
@@ -85,7 +85,7 @@ def test_a_correction_takes_the_ratio_against_the_trainers_own_weights() -> None
     assert corrected.metrics["mismatch/max"] == plain.metrics["mismatch/max"]
 
 
-def test_old_log_probabilities_are_those_before_the_first_step() -> None:
+def test_old_logprobs_are_computed_before_the_first_optimizer_step() -> None:
     groups = make_groups(make_model(), REWARDS)
     settings = {"minibatches": 3, "learning_rate": 0.05}
     _, result = trained(groups, {"importance_correction": "token_tis"}, **settings)
@@ -93,7 +93,7 @@ def test_old_log_probabilities_are_those_before_the_first_step() -> None:
 
 
 @pytest.mark.parametrize("ratio", ["sequence", "cispo"])
-def test_other_ratios_do_not_depend_on_packing(ratio: str) -> None:
+def test_sequence_and_cispo_ratios_do_not_depend_on_packing(ratio: str) -> None:
     groups = make_groups(make_model(seed=1), REWARDS)
     objective = {"ratio": ratio, "kl": "k3", "kl_coefficient": 0.1, "entropy_coefficient": 0.1}
     whole, cut = (
@@ -103,7 +103,7 @@ def test_other_ratios_do_not_depend_on_packing(ratio: str) -> None:
     assert float((whole - cut).norm() / whole.norm()) < 1e-6
 
 
-def test_recomputing_activations_changes_nothing() -> None:
+def test_activation_checkpointing_does_not_change_the_trained_weights() -> None:
     groups = make_groups(make_model(), REWARDS)
     kept, recomputed = (trained(groups, {}, activation_checkpointing=on)[0] for on in (False, True))
     assert torch.equal(kept, recomputed)
@@ -127,7 +127,7 @@ def test_bfloat16_products_keep_float32_weights() -> None:
         ("cosine", [0.5, 1.0, 1.0, (1 + math.sqrt(0.5)) / 2, 0.5, (1 - math.sqrt(0.5)) / 2]),
     ],
 )
-def test_schedules(schedule: Any, expected: list[float]) -> None:
+def test_learning_rate_follows_the_configured_schedule(schedule: Any, expected: list[float]) -> None:
     config = TrainerConfig(learning_rate=1.0, schedule=schedule, warmup_iterations=2, iterations=6)
     assert [learning_rate(config, n) for n in range(6)] == pytest.approx(expected)
     trainer = make_trainer(make_model(), schedule=schedule, warmup_iterations=2, iterations=6)
@@ -143,7 +143,7 @@ def test_flops_of_every_pass_are_counted() -> None:
     _, scored = trained(groups, objective, reference=make_model(seed=9), activation_checkpointing=True)
     assert plain.metrics["update/recomputed_share"] == 0.0
     assert "update/mfu_scoring" not in plain.metrics
-    assert 0.15 < scored.metrics["update/recomputed_share"] < 0.2  # one of six forward passes' worth
+    assert 0.15 < scored.metrics["update/recomputed_share"] < 0.2  # one more forward pass in the cost of six
     assert {"update/mfu", "update/mfu_training", "update/mfu_scoring"} <= scored.metrics.keys()
     whole, training = (scored.metrics[f"update/{name}"] for name in ("mfu", "mfu_training"))
     assert whole > 0 < training

@@ -46,7 +46,7 @@ def weights(model: Transformer) -> list[torch.Tensor]:
 
 @contextmanager
 def gradient_of(model: Transformer) -> Iterator[list[torch.Tensor]]:
-    """The sum of all gradients that reach each parameter, before clipping."""
+    """Sum the gradients of each parameter, before clipping."""
     sums = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in model.parameters()]
 
     def adder(total: torch.Tensor) -> Callable[[torch.Tensor], None]:
@@ -78,13 +78,13 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def stale_groups(**kwargs: Any) -> list[Group]:
-    """Groups whose log-probabilities are another policy's, so that ratios are far from 1."""
+    """Return groups with log-probabilities of another policy, for ratios far from 1."""
     return make_groups(make_model(seed=1), REWARDS, **kwargs)
 
 
 @pytest.mark.parametrize("aggregation", ["constant_length", "token_mean", "sequence_mean"])
-def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
-    """The reference's closed-form slopes, pushed through the model one unpadded trajectory at a time."""
+def test_loss_and_gradient_equal_the_reference_implementation(aggregation: str) -> None:
+    """Backpropagate the reference's closed-form slopes through one unpadded trajectory at a time."""
     groups = stale_groups(
         terminations={(1, 0): TerminationReason.MAX_CONTEXT, (2, 1): TerminationReason.ENV_ERROR}
     )
@@ -118,7 +118,7 @@ def test_loss_and_gradient_are_the_references(aggregation: str) -> None:
 @pytest.mark.parametrize(
     ("aggregation", "order"), [("constant_length", 0), ("token_mean", 1), ("sequence_mean", 2)]
 )
-def test_the_gradient_does_not_depend_on_cut_order_or_padding(aggregation: str, order: int) -> None:
+def test_the_gradient_does_not_depend_on_microbatching_order_or_padding(aggregation: str, order: int) -> None:
     algorithm = AlgorithmConfig(aggregation=aggregation)
     groups = stale_groups()
     whole = gradient(groups, algorithm=algorithm, tokens_per_microbatch=100_000)
@@ -142,7 +142,7 @@ def test_the_gradient_does_not_depend_on_cut_order_or_padding(aggregation: str, 
         ([], TerminationReason.SUBMITTED),
     ],
 )
-def test_without_signal_no_bit_changes_and_the_step_is_counted(
+def test_updates_without_signal_change_nothing_and_count_as_skipped(
     rewards: list[list[float | None]], termination: TerminationReason
 ) -> None:
     """Momentum and weight decay would move the weights if a step were made."""
@@ -169,7 +169,7 @@ def with_logprob(group: Group, value: float) -> Group:
 
 
 @pytest.mark.parametrize("value", [math.nan, -math.inf, -1e30])
-def test_a_gradient_that_is_not_finite_is_thrown_away_and_counted(value: float) -> None:
+def test_nonfinite_gradients_are_discarded_and_counted(value: float) -> None:
     model = make_model()
     trainer = make_trainer(model)
     groups = make_groups(model, REWARDS)
@@ -187,24 +187,24 @@ def test_a_gradient_that_is_not_finite_is_thrown_away_and_counted(value: float) 
     assert all(torch.equal(a, b) for a, b in zip(weights(fresh), weights(model), strict=True))
 
 
-def test_the_clip_never_acts_in_a_first_step_and_acts_in_later_ones() -> None:
+def test_clipping_is_inactive_in_the_first_step_and_active_in_later_steps() -> None:
     model = make_model()
-    once = make_trainer(copy.deepcopy(model), learning_rate=0.1).update(
+    one_step = make_trainer(copy.deepcopy(model), learning_rate=0.1).update(
         make_groups(model, REWARDS), temperature=1.0
     )
-    assert (once.metrics["clip/high"], once.metrics["clip/low"]) == (0.0, 0.0)
-    assert once.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-5)
-    twice = make_trainer(model, learning_rate=0.1, minibatches=4).update(
+    assert (one_step.metrics["clip/high"], one_step.metrics["clip/low"]) == (0.0, 0.0)
+    assert one_step.metrics["ratio/max"] == pytest.approx(1.0, abs=1e-5)
+    four_steps = make_trainer(model, learning_rate=0.1, minibatches=4).update(
         make_groups(model, REWARDS), temperature=1.0
     )
-    assert twice.optimizer_steps == 4
-    assert twice.metrics["clip/high"] > 0
-    assert twice.metrics["clip/low"] > 0
-    assert twice.metrics["mismatch/max"] < 1e-5
+    assert four_steps.optimizer_steps == 4
+    assert four_steps.metrics["clip/high"] > 0
+    assert four_steps.metrics["clip/low"] > 0
+    assert four_steps.metrics["mismatch/max"] < 1e-5
 
 
-def test_clip_shares_by_hand() -> None:
-    """Clipping cuts a gradient off only above the band for A > 0 and below it for A < 0."""
+def test_clip_shares_match_a_manual_computation() -> None:
+    """Clipping zeroes gradients only above the band for A > 0 and below it for A < 0."""
     values = torch.tensor([1.5, 1.5, 0.5, 0.5, 1.25, 0.85])
     sample = Sample(
         ids=np.zeros(6, np.int32),
@@ -241,7 +241,7 @@ def test_clip_shares_by_hand() -> None:
     assert metrics["tokens/padding_share"] == 0
 
 
-def test_gradient_clipping_and_weight_decay_are_what_the_settings_say() -> None:
+def test_gradient_clipping_and_weight_decay_follow_the_settings() -> None:
     start = torch.cat([w.flatten() for w in weights(make_model())])
 
     def moved(**settings: Any) -> torch.Tensor:
@@ -256,7 +256,7 @@ def test_gradient_clipping_and_weight_decay_are_what_the_settings_say() -> None:
     torch.testing.assert_close(moved(weight_decay=0.5) - plain, -0.005 * start, rtol=1e-3, atol=1e-6)
 
 
-def test_mismatch_sees_another_temperature_and_another_policy() -> None:
+def test_mismatch_metric_detects_another_temperature_and_another_policy() -> None:
     def mismatch(groups: list[Group], temperature: float) -> float:
         return make_trainer(make_model()).update(groups, temperature=temperature).metrics["mismatch/mean"]
 
@@ -292,7 +292,7 @@ def test_metrics_count_every_trajectory_once() -> None:
         assert dropped[f"funnel/{name}"] == metrics[f"funnel/{name}"], "dropped groups are not filtered"
 
 
-def test_steps_take_whole_groups_in_an_order_only_the_seed_and_the_update_decide() -> None:
+def test_group_order_depends_only_on_the_seed_and_the_update_number() -> None:
     def run(seed: int, earlier: int) -> list[torch.Tensor]:
         model = make_model()
         config = TrainerConfig(minibatches=2, threads=1, learning_rate=1e-3)
@@ -311,8 +311,8 @@ def test_steps_take_whole_groups_in_an_order_only_the_seed_and_the_update_decide
     assert any(not same(run(5, 0), run(5, earlier)) for earlier in range(1, 7))
 
 
-def test_the_rewarded_token_becomes_likely() -> None:
-    """A one-step bandit: after a two-token prompt, token 3 is worth 1 and every other token 0."""
+def test_training_raises_the_probability_of_the_rewarded_token() -> None:
+    """Train a one-step bandit: after a two-token prompt, token 3 has reward 1, all others 0."""
     torch.manual_seed(0)
     model = make_model()
     trainer = make_trainer(model, learning_rate=1e-2, minibatches=2)

@@ -1,4 +1,4 @@
-"""Samples and microbatches: which positions are trained on, and that nothing is lost in cutting."""
+"""Samples and microbatches: trained positions, weights and complete partitioning."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def pair(first: TokenRecord, second: TokenRecord) -> Group:
     return make_group([make_trajectory(1.0, tokens=first), make_trajectory(0.0, index=1, tokens=second)])
 
 
-def test_a_sample_by_hand() -> None:
-    """Each sampled token is predicted one position earlier; what follows the last one is not forwarded."""
+def test_samples_contain_the_position_before_each_sampled_token() -> None:
+    """Each sampled token is predicted one position earlier; tokens after the last one are dropped."""
     winner, loser = samples_of(pair(RECORD, RECORD))
     for sample, advantage in ((winner, 1.0), (loser, -1.0)):
         assert sample.ids.tolist() == [7, 8, 3, 4, 9]
@@ -47,8 +47,8 @@ def test_a_sample_by_hand() -> None:
         assert (sample.advantage, sample.weight) == (advantage, 1.0 / 20)
 
 
-def test_a_forked_trajectory_is_several_samples_that_count_once() -> None:
-    """They share advantage and weight; a sample without sampled tokens is left out."""
+def test_a_forked_trajectory_becomes_several_samples_that_count_once() -> None:
+    """The samples share advantage and weight; one without sampled tokens is omitted."""
     steps = [*RECORD.steps.tolist(), -1, 0, 1, 1, -1]
     forked = TokenRecord(
         ids=[*RECORD.ids.tolist(), 7, 9, 2, 3, 8],
@@ -80,7 +80,7 @@ def test_trajectories_without_signal_count_in_the_normaliser_but_are_not_forward
     assert [sample.weight * sample.advantage for sample in samples] == pytest.approx([1.0 / 60, -1.0 / 60])
 
 
-def test_a_trajectory_that_never_sampled_a_token_is_no_sample() -> None:
+def test_a_trajectory_without_sampled_tokens_makes_no_sample() -> None:
     assert len(samples_of(pair(RECORD, TokenRecord()))) == 1
 
 
@@ -90,24 +90,24 @@ def test_a_record_whose_first_token_was_sampled_is_refused() -> None:
 
 
 @pytest.mark.parametrize("budget", [8, 64, 200, 10_000])
-def test_microbatches_hold_every_sampled_token_once_within_the_budget(budget: int) -> None:
+def test_microbatches_contain_every_sampled_token_once_within_the_budget(budget: int) -> None:
     rng = random.Random(3)
     records = [random_tokens(rng, vocab=50, length=rng.randint(4, 60)) for _ in range(24)]
     samples = samples_of(*(pair(a, b) for a, b in zip(records[::2], records[1::2], strict=True)))
     (rows,) = share_rows(samples, tokens_per_microbatch=budget)
     batches = [make_microbatch(row, CPU) for row in rows]
-    found = []
+    actual = []
     for batch in batches:
         assert batch.width <= budget or len(batch.lengths) == 1
         assert batch.width == len(batch.ids) == sum(batch.lengths)
         context = batch.ids[batch.columns].tolist()
         columns = (batch.targets, batch.sampler_logprobs, batch.advantages, batch.weights)
-        found += list(zip(context, *(column.tolist() for column in columns), strict=True))
-    wanted = [
+        actual += list(zip(context, *(column.tolist() for column in columns), strict=True))
+    expected = [
         (s.ids[position], target, torch.tensor(old).item(), s.advantage, torch.tensor(s.weight).item())
         for s in samples
         for position, target, old in zip(s.positions, s.targets, s.sampler_logprobs, strict=True)
     ]
-    assert sorted(found) == sorted(wanted)
+    assert sorted(actual) == sorted(expected)
     if budget == 10_000:
         assert len(batches) == 1

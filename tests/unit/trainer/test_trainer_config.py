@@ -1,4 +1,4 @@
-"""Settings that cannot have an effect are errors before anything starts."""
+"""Validation of trainer settings before a run starts."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], message: str)
         TrainerConfig(**settings)
 
 
-def test_offloading_needs_a_device_to_offload_from(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_offload_requires_a_cuda_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ConfigError, match="torch sees no CUDA device"):
         training_device(TrainerConfig(cpu_offload=True))

@@ -1,4 +1,4 @@
-"""Trainer and sampler share weights: what was sampled is what is trained on, before and after an update."""
+"""Agreement of sampled and recomputed log-probabilities when trainer and sampler share weights."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEMPERATURE = 0.7
 
 
 async def rollout(policy: TransformerPolicy, seed: int) -> TokenRecord:
-    """Three turns of sampled tokens, each followed by an observation."""
+    """Return a record of three turns of sampled tokens, each followed by an observation."""
     rng = random.Random(seed)
     key = RolloutKey(iteration=0, phase="train", task_id="t", index=seed)
     row = TaskRow(task=make_task(), answer=TaskAnswer(gold_patch=""), split="train")

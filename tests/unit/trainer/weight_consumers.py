@@ -17,7 +17,7 @@ IDS = [7, 3, 9, 12, 3, 3, 15, 0, 8]
 
 @dataclass(frozen=True)
 class Store:
-    """Writes what it receives to a file; returns the names in their order, and peft's settings."""
+    """Consumer that writes tensors to a file and returns their ordered names and peft's settings."""
 
     path: Path
     dtype: torch.dtype = torch.float32
@@ -34,7 +34,7 @@ class Store:
 
 @dataclass(frozen=True)
 class Broken:
-    """Fails after the first tensor."""
+    """Consumer that fails after the first tensor."""
 
     dtype: torch.dtype = torch.float32
 
@@ -45,7 +45,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Drop:
-    """Takes one tensor after the other and keeps none."""
+    """Consumer that reads one tensor at a time and keeps none."""
 
     dtype: torch.dtype = torch.float32
 
@@ -55,7 +55,7 @@ class Drop:
 
 @dataclass(frozen=True)
 class Hoard:
-    """Keeps every tensor until the last has come."""
+    """Consumer that keeps every tensor until the last has arrived."""
 
     dtype: torch.dtype = torch.float32
 
