@@ -1,7 +1,7 @@
 """Tokenizers with chat templates in each family's format, without a model.
 
-The templates are short ones of our own that write the families' formats; where ``renderers`` knows the family
-by hand, its constants are the tool header, so that both write the same tokens.
+The templates are short equivalents of the families' formats. The tool header of a family with a hand-written
+renderer consists of the constants of ``renderers``, so that both produce the same tokens.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ TEMPLATES: Mapping[str, str] = {
     "glm4_moe": _headed(_GLM, glm45._TOOLS_HEADER, glm45._TOOLS_FOOTER),
     "deepseek": _chatml(thinks=False, call=_JSON_CALL).replace(_HEADER, _OPENING_HEADER),
 }
-"""Chat template of each ``model_type``; ``deepseek`` stands for those whose header opens the thinking."""
+"""Chat template of each ``model_type``; ``deepseek`` represents headers that open the thinking."""
 _THINK = ("<think>", "</think>")
 _TOOLS = ("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
 _QWEN = ("<|endoftext|>", "<|im_end|>", "<|im_start|>")
@@ -179,15 +179,15 @@ ORDINARY: Mapping[str, tuple[str, ...]] = {
     "deepseek": _THINK,
     "glm4_moe": (*_TOOLS, *_THINK, "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
 }
-"""Markers that a family's tokenizer holds as ordinary added tokens."""
+"""Markers that are ordinary added tokens of a family's tokenizer."""
 FAMILIES = tuple(TEMPLATES)
 
 
 def chat_tokenizer(family: str, **settings: Any) -> Any:
-    """Return ``transformers``' tokenizer of bytes with a family's tokens and chat template."""
+    """Return a byte-level ``transformers`` tokenizer with a family's tokens and chat template."""
     alphabet = sorted(ByteLevel.alphabet())
     vocabulary = {token: number for number, token in enumerate([*SPECIALS[family], *alphabet])}
-    # A merge across the beginning of a turn, as real vocabularies have many.
+    # Merges across the start of a turn, which are common in real vocabularies.
     vocabulary |= {"ĊĊ": len(vocabulary), "er": len(vocabulary) + 1}
     backend = Tokenizer(BPE(vocab=vocabulary, merges=[("Ċ", "Ċ"), ("e", "r")]))
     backend.pre_tokenizer = ByteLevel(add_prefix_space=False, use_regex=False)
@@ -202,5 +202,5 @@ def chat_tokenizer(family: str, **settings: Any) -> Any:
 
 
 def open_family(family: str, **settings: Any) -> RenderedChat:
-    """Return a family's conversations."""
+    """Return a family's chat, rendered from its tokenizer and template."""
     return RenderedChat(chat_tokenizer(family, **settings), family_of(family).renderer)

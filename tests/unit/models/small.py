@@ -1,4 +1,4 @@
-"""Small models, a tokenizer trained in a moment, and requests for them."""
+"""Small models, a quickly trained tokenizer, and requests for them."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def tokenizer() -> BpeTokenizer:
 
 def model(seed: int = 0) -> Transformer:
     torch.set_num_threads(1)
-    made = Transformer(CONFIG, seed=seed)
-    with torch.no_grad():  # sharper than fresh weights, so that a wrong position or cache shows
-        made.model.embed_tokens.weight.mul_(20)
-    return made
+    net = Transformer(CONFIG, seed=seed)
+    with torch.no_grad():  # sharper than fresh weights, to expose wrong positions or cache entries
+        net.model.embed_tokens.weight.mul_(20)
+    return net
 
 
 def request(
@@ -73,13 +73,13 @@ def prompt(length: int, seed: int = 0) -> list[int]:
 
 @torch.no_grad()
 def logits_over(model: LanguageModel, ids: Sequence[int]) -> torch.Tensor:
-    """Return the logits [T, V] after each id, by our own forward."""
+    """Return the logits [T, V] after each id, from one forward pass."""
     hidden = model.packed_hidden(torch.tensor(ids), Segments.whole([len(ids)], torch.device("cpu")))
     return logits_of(hidden, model.head).float()
 
 
 def recomputed(model: LanguageModel, ids: Sequence[int], *, temperature: float = 1.0) -> list[float]:
-    """Return the log-probability of each id after the first, by our own forward."""
+    """Return the log-probability of each id after the first, from one forward pass."""
     table = torch.log_softmax(logits_over(model, ids) / temperature, -1)
     return [float(table[i, token]) for i, token in enumerate(ids[1:])]
 
@@ -87,6 +87,6 @@ def recomputed(model: LanguageModel, ids: Sequence[int], *, temperature: float =
 def gap(
     model: LanguageModel, prompt: Sequence[int], generation: Generation, *, temperature: float = 1.0
 ) -> float:
-    """Return the largest difference of a response's log-probabilities to recomputed ones."""
-    again = recomputed(model, [*prompt, *generation.ids], temperature=temperature)[len(prompt) - 1 :]
-    return max(abs(a - b) for a, b in zip(generation.logprobs, again, strict=True))
+    """Return the largest difference between a response's log-probabilities and recomputed ones."""
+    expected = recomputed(model, [*prompt, *generation.ids], temperature=temperature)[len(prompt) - 1 :]
+    return max(abs(a - b) for a, b in zip(generation.logprobs, expected, strict=True))

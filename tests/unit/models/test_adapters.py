@@ -1,4 +1,4 @@
-"""Adapters on every family: one base for trainer, sampler and reference; exports that others open."""
+"""Adapters of every family: targets, frozen base weights, and exports for peft and transformers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def added(base: WeightSource, model: LanguageModel) -> AdaptedWeights:
 
 
 def perturb(model: LanguageModel) -> None:
-    """Give the adapters values as after training."""
+    """Fill the adapters with random values, as after training."""
     generator = torch.Generator().manual_seed(7)
     for parameter in model.parameters():
         if parameter.requires_grad:
@@ -67,15 +67,15 @@ def logits_of_transformers(model: torch.nn.Module) -> Tensor:
 
 def logits(model: LanguageModel) -> Tensor:
     head = model.head
-    found = hidden(model) @ head.weight.detach().T * head.scale
-    return found if head.softcap is None else head.softcap * torch.tanh(found / head.softcap)
+    products = hidden(model) @ head.weight.detach().T * head.scale
+    return products if head.softcap is None else head.softcap * torch.tanh(products / head.softcap)
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt_oss", "gemma3_text", "glm4_moe"])
-def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
+def test_exported_adapters_in_peft_and_merged_weights_have_the_same_logits(
     family: str, tmp_path: Path
 ) -> None:
-    # In float64, as processors round differently; grouped products of experts have float32 at most.
+    # float64, since processors round differently; grouped products of experts allow float32 at most.
     dtype = torch.float32 if family in WITH_EXPERTS else torch.float64
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
@@ -107,13 +107,13 @@ def test_peft_opens_the_exported_adapters_and_transformers_the_merged_model(
     assert (logits(merged.to(dtype)) - ours).abs().max() <= 1e-5 * ours.abs().max()
 
 
-def test_targets_of_a_family_of_all_and_by_name() -> None:
+def test_find_targets_by_default_by_all_linear_and_by_name() -> None:
     model = build("qwen3_moe")
     assert {name.rpartition(".")[2] for name in find_targets(model, ())} == {
         "q_proj", "k_proj", "v_proj", "o_proj",
     }  # fmt: skip
     assert find_targets(model, (ALL_LINEAR,)) == find_targets(model, ())  # the experts are one parameter
-    mixed = find_targets(build("glm4_moe"), (ALL_LINEAR,))  # peft takes dense layers' names for the experts'
+    mixed = find_targets(build("glm4_moe"), (ALL_LINEAR,))  # peft would match the experts by dense names
     assert {name.rpartition(".")[2] for name in mixed} == {"q_proj", "k_proj", "v_proj", "o_proj"}
     assert find_targets(model, ("1.self_attn.q_proj",)) == ["model.layers.1.self_attn.q_proj"]
     dense = {name.rpartition(".")[2] for name in find_targets(build("qwen3"), ())}
@@ -133,7 +133,7 @@ def test_a_target_that_matches_nothing_is_an_error(target: str, message: str) ->
         add_adapters(build("qwen3_moe"), CONFIG.model_copy(update={"lora_targets": (target,)}), seed=0)
 
 
-def test_the_base_keeps_its_own_type_and_bits() -> None:
+def test_training_adapters_preserves_the_base_weights_and_their_dtype() -> None:
     model, untouched = build("llama", torch.bfloat16), build("llama", torch.bfloat16)
     add_adapters(model, CONFIG, seed=0)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -156,7 +156,7 @@ def test_the_base_keeps_its_own_type_and_bits() -> None:
     assert any(w.abs().max() > 0 for name, w in adapter_parameters(model).items() if "lora_B" in name)
 
 
-def test_initial_values_depend_on_the_seed_alone() -> None:
+def test_initial_adapter_values_depend_only_on_the_seed() -> None:
     first, second, third = build("qwen3"), build("qwen3"), build("qwen3")
     torch.manual_seed(1)
     add_adapters(first, CONFIG, seed=0)
@@ -165,7 +165,7 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
     add_adapters(second, CONFIG, seed=0)
     add_adapters(third, CONFIG, seed=1)
     torch.manual_seed(1)
-    assert torch.equal(state, torch.get_rng_state())  # the run's own random stream is left alone
+    assert torch.equal(state, torch.get_rng_state())  # the global random state is unchanged
     a, b, c = (adapter_parameters(model) for model in (first, second, third))
     assert all(torch.equal(a[name], b[name]) for name in a)
     assert not any(torch.equal(a[name], c[name]) for name in a if "lora_A" in name)

@@ -1,4 +1,4 @@
-"""Counts of parameters and FLOPs against torch's own counter and published numbers; names of devices."""
+"""Counts of parameters and FLOPs compared with torch and published numbers; peaks of devices."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ GPT_OSS_20B: dict[str, Any] = {
 
 
 def of_transformers(model_type: str, settings: dict[str, Any]) -> ModelSizes:
-    """The sizes of a model of transformers, which is never loaded."""
+    """Return the sizes of a transformers model on the meta device."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **settings))  # type: ignore[no-untyped-call]
     head = SimpleNamespace(weight=model.get_output_embeddings().weight)
-    seen = SimpleNamespace(blocks=list(model.model.layers), head=head, parameters=model.parameters)
-    return count_sizes(seen)  # type: ignore[arg-type]
+    network = SimpleNamespace(blocks=list(model.model.layers), head=head, parameters=model.parameters)
+    return count_sizes(network)  # type: ignore[arg-type]
 
 
 def counted_products(model: Transformer, lengths: Sequence[int], *, training: bool) -> float:
-    """FLOPs of the matrix products outside of attention that torch counts in a real pass."""
+    """Return the FLOPs of a real pass, as counted by torch, without the products of attention."""
     ids = torch.randint(96, (sum(lengths),), generator=torch.Generator().manual_seed(0))
     with FlopCounterMode(display=False) as counter, torch.set_grad_enabled(training):
         hidden = model.packed_hidden(ids, Segments.whole(lengths, ids.device))
@@ -66,7 +66,7 @@ def counted_products(model: Transformer, lengths: Sequence[int], *, training: bo
 
 
 def expected_products(model: Transformer, lengths: Sequence[int], *, training: bool) -> float:
-    """The same by our arithmetic: without attention, which our count knows by the keys it sees."""
+    """Return the FLOPs of the same pass by ``pass_flops``, without those of attention."""
     sizes, targets = count_sizes(model), -(-sum(lengths) // 2)
     pieces = [(n, n) for n in lengths]
     pairs = sum(attended_pairs(n, n, None) for n in lengths)
@@ -75,15 +75,15 @@ def expected_products(model: Transformer, lengths: Sequence[int], *, training: b
 
 
 @pytest.mark.parametrize("training", [False, True])
-def test_a_pass_has_the_products_that_torch_counts(training: bool) -> None:
+def test_pass_flops_equal_those_counted_by_torch(training: bool) -> None:
     model = Transformer(CONFIG)
     assert expected_products(model, (7, 12), training=training) == counted_products(
         model, (7, 12), training=training
     )
 
 
-def test_frozen_weights_need_no_gradients_of_their_own() -> None:
-    """Torch skips the inputs' gradients of the first layer's frozen weights too, which nothing needs."""
+def test_frozen_weights_cost_no_weight_gradients() -> None:
+    """Train the norms, since torch would skip unneeded gradients of the first layer's inputs."""
     model = Transformer(CONFIG).requires_grad_(False)
     first = model.blocks[0]
     for layer in model.blocks:
@@ -93,31 +93,31 @@ def test_frozen_weights_need_no_gradients_of_their_own() -> None:
     assert count_sizes(model).blocks[0].trained == first.get_parameter("input_layernorm.weight").numel()
 
 
-def test_recomputation_is_counted_by_itself() -> None:
+def test_recomputation_is_counted_separately() -> None:
     sizes = count_sizes(Transformer(CONFIG))
     plain = pass_flops(sizes, [(64, 64)], 10, training=True)
-    again = pass_flops(sizes, [(64, 64)], 10, training=True, checkpointing=True)
-    assert again.model == plain.model
+    checkpointed = pass_flops(sizes, [(64, 64)], 10, training=True, checkpointing=True)
+    assert checkpointed.model == plain.model
     assert plain.recomputed == 0.0
-    assert again.recomputed == pass_flops(sizes, [(64, 64)], 0, training=False).forward
+    assert checkpointed.recomputed == pass_flops(sizes, [(64, 64)], 0, training=False).forward
 
 
 @pytest.mark.parametrize(
     ("queries", "keys", "window"),
     [(1, 1, None), (6, 6, None), (4, 9, 1), (1, 30, 8), (12, 30, 3)],
 )
-def test_pairs_are_counted_as_a_mask_would(queries: int, keys: int, window: int | None) -> None:
+def test_attended_pairs_equal_those_of_a_causal_mask(queries: int, keys: int, window: int | None) -> None:
     last = keys - queries
-    seen = [min(last + i + 1, window or keys) for i in range(queries)]
-    assert attended_pairs(queries, keys, window) == sum(seen)
+    keys_per_query = [min(last + i + 1, window or keys) for i in range(queries)]
+    assert attended_pairs(queries, keys, window) == sum(keys_per_query)
 
 
 def test_a_shared_prompt_is_counted_once() -> None:
     sizes = count_sizes(Transformer(CONFIG))
-    twice = pass_flops(sizes, [(150, 150), (150, 150)], 100, training=True).model
-    once = pass_flops(sizes, [(100, 100), (50, 150), (50, 150)], 100, training=True).model
+    separate = pass_flops(sizes, [(150, 150), (150, 150)], 100, training=True).model
+    shared = pass_flops(sizes, [(100, 100), (50, 150), (50, 150)], 100, training=True).model
     prompt = pass_flops(sizes, [(100, 100)], 0, training=True).model
-    assert twice - once == pytest.approx(prompt)
+    assert separate - shared == pytest.approx(prompt)
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_shared_prompt_is_counted_once() -> None:
         ("gpt_oss", GPT_OSS_20B, 20.9, 3.61),
     ],
 )
-def test_published_counts(model_type: str, settings: dict[str, Any], billions: float, active: float) -> None:
+def test_published_sizes(model_type: str, settings: dict[str, Any], billions: float, active: float) -> None:
     sizes = of_transformers(model_type, settings)
     assert sizes.parameters / 1e9 == pytest.approx(billions, rel=0.005)
     if model_type == "gpt_oss":
@@ -153,6 +153,6 @@ def test_published_counts(model_type: str, settings: dict[str, Any], billions: f
         ("AMD Instinct MI300X", None),
     ],
 )
-def test_a_device_is_known_by_its_whole_name(name: str, half: float | None) -> None:
+def test_device_peaks_are_looked_up_by_full_name(name: str, half: float | None) -> None:
     assert named_peak(name, torch.bfloat16) == half
     assert (named_peak(name, torch.float32) is None) == (half is None)

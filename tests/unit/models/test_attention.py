@@ -1,4 +1,4 @@
-"""Attention over packed rows equals a plain formula, in every kernel that runs here."""
+"""Attention over packed rows equals a plain formula, in every kernel available on CPUs."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ LAYOUTS = {
 }
 
 
-def plainly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
-    """One query of one head at a time."""
+def attend_plainly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+    """Compute attention for one query of one head at a time."""
     outputs = torch.zeros(*q.shape[:2], v.shape[2], dtype=q.dtype)
     group, query = q.shape[1] // k.shape[1], 0
     for length, ranges in zip(segments.lengths, segments.keys, strict=True):
-        chosen = torch.cat([torch.arange(start, end) for start, end in ranges])
+        key_places = torch.cat([torch.arange(start, end) for start, end in ranges])
         for number in range(length):
-            seen = chosen[: len(chosen) - length + number + 1]
-            seen = seen if scoring.window is None else seen[-scoring.window :]
+            visible = key_places[: len(key_places) - length + number + 1]
+            visible = visible if scoring.window is None else visible[-scoring.window :]
             for head in range(q.shape[1]):
-                scores = k[seen, head // group] @ q[query, head]
+                scores = k[visible, head // group] @ q[query, head]
                 scores = scores * (q.shape[2] ** -0.5 if scoring.scale is None else scoring.scale)
                 if scoring.softcap is not None:
                     scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
@@ -52,7 +52,7 @@ def plainly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scorin
                     scores if scoring.sinks is None else torch.cat([scores, scoring.sinks[head : head + 1]])
                 )
                 weights = (scores - total.logsumexp(0)).exp()
-                outputs[query, head] = weights @ v[seen, head // group]
+                outputs[query, head] = weights @ v[visible, head // group]
             query += 1
     return outputs
 
@@ -66,33 +66,33 @@ def inputs(kv_heads: int = 2, value_size: int = 8) -> tuple[Tensor, Tensor, Tens
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", ["window of one", "wide window", "all"])
-def test_attention_is_the_formula(name: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attention_equals_the_plain_formula(name: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.models.attention.exact._BLOCK", 7)
     q, k, v = inputs()
     segments, scoring = LAYOUTS[layout], SCORINGS[name]
-    expected = plainly(q, k, v, segments, scoring)
+    expected = attend_plainly(q, k, v, segments, scoring)
     for attention in (attend, partial(attend_flex, flex=flex_attention)):
         torch.testing.assert_close(attention(q, k, v, segments, scoring), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(("kv_heads", "value_size"), [(1, 12), (4, 4)])
-def test_heads_are_shared_and_values_have_a_size_of_their_own(kv_heads: int, value_size: int) -> None:
+def test_attention_supports_shared_heads_and_other_value_sizes(kv_heads: int, value_size: int) -> None:
     q, k, v = inputs(kv_heads, value_size)
     segments = LAYOUTS["whole"]
     for scoring in SCORINGS.values():
-        expected = plainly(q, k, v, segments, scoring)
+        expected = attend_plainly(q, k, v, segments, scoring)
         torch.testing.assert_close(attend(q, k, v, segments, scoring), expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", SCORINGS)
-def test_gradients_are_those_of_the_formula(name: str) -> None:
+def test_attention_gradients_equal_those_of_the_plain_formula(name: str) -> None:
     sinks = SCORINGS[name].sinks
     leaves = [x.double().requires_grad_() for x in (*inputs(), *([] if sinks is None else [sinks]))]
     scoring = SCORINGS[name] if sinks is None else replace(SCORINGS[name], sinks=leaves[3])
     weights = torch.randn(46, 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    found = []
-    for attention in (attend, plainly):
+    gradients = []
+    for attention in (attend, attend_plainly):
         output = attention(leaves[0], leaves[1], leaves[2], LAYOUTS["a shared beginning"], scoring)
-        found.append(torch.autograd.grad((output * weights).sum(), leaves))
-    for ours, expected in zip(*found, strict=True):
+        gradients.append(torch.autograd.grad((output * weights).sum(), leaves))
+    for ours, expected in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)

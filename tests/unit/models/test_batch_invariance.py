@@ -1,4 +1,4 @@
-"""The self-test that chooses tiles: it notices what it is there to notice."""
+"""Selection of tiles by the self-test of batch invariance."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.unit.models.small import model
 
 
 @pytest.fixture(autouse=True)
-def _choose_anew() -> Iterator[None]:
+def _clear_chosen_tiles() -> Iterator[None]:
     batch_invariance._chosen.clear()
     yield
     batch_invariance._chosen.clear()
 
 
-def test_the_random_state_of_a_run_is_left_alone() -> None:
+def test_choosing_tiles_preserves_the_random_state() -> None:
     net = model()
     before = torch.get_rng_state()
     choose_tiles(net)
@@ -29,7 +29,7 @@ def test_the_random_state_of_a_run_is_left_alone() -> None:
 
 
 def odd_rows(function: Callable[[Tensor], Tensor], least: int) -> Callable[[Tensor], Tensor]:
-    """Round every third row differently in products of at least so many rows."""
+    """Return a function that rounds every third row differently for at least ``least`` rows."""
 
     def disturbed(x: Tensor) -> Tensor:
         out = function(x)
@@ -38,7 +38,7 @@ def odd_rows(function: Callable[[Tensor], Tensor], least: int) -> Callable[[Tens
     return disturbed
 
 
-def test_smaller_products_are_taken_where_large_ones_depend_on_the_place(
+def test_smaller_tiles_are_chosen_if_large_products_depend_on_the_row(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     products = batch_invariance._products
@@ -50,7 +50,7 @@ def test_smaller_products_are_taken_where_large_ones_depend_on_the_place(
     assert choice.tiles.max_rows == 16
 
 
-def test_where_no_product_holds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_choice_is_not_invariant_if_all_products_depend_on_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     products = batch_invariance._products
     monkeypatch.setattr(
         batch_invariance, "_products", lambda net: [(odd_rows(f, 1), width) for f, width in products(net)]
@@ -58,7 +58,7 @@ def test_where_no_product_holds_it_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     assert not choose_tiles(model()).is_invariant
 
 
-def test_attention_that_depends_on_the_place_in_a_tile_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_query_tiles_are_chosen_if_attention_varies_in_a_tile(monkeypatch: pytest.MonkeyPatch) -> None:
     attend = cached_attention._attend_tiles
 
     def disturbed(q: Tensor, *rest: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Conversations of published models in tokens: every family, from its tokenizer and chat template alone."""
+"""Token-level conversations of published models, from their tokenizers and chat templates."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ def chat_of(family: str) -> RenderedChat:
 
 def control_ids(family: str) -> set[int]:
     chat = chat_of(family)
-    found = [chat.tokenizer.id_of(token) for token in (*SPECIALS[family], *ORDINARY.get(family, ()))]
-    return {i for i in found if i is not None}
+    ids = [chat.tokenizer.id_of(token) for token in (*SPECIALS[family], *ORDINARY.get(family, ()))]
+    return {i for i in ids if i is not None}
 
 
 def tool_message(content: str, step: int = 0) -> Message:
@@ -71,8 +71,8 @@ def tool_message(content: str, step: int = 0) -> Message:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_prompt_is_what_the_folders_template_writes(family: str) -> None:
-    """Of harmless text: the whole conversation is encoded as ``transformers`` does it."""
+def test_prompts_equal_those_of_the_chat_template(family: str) -> None:
+    """Compare with the encoding by ``transformers`` for harmless text."""
     theirs = chat_tokenizer(family)
     options = {"enable_thinking": True, "reasoning_effort": "medium", "date_string": "26 Jul 2024"}
     expected = theirs.apply_chat_template(
@@ -82,7 +82,7 @@ def test_a_prompt_is_what_the_folders_template_writes(family: str) -> None:
     assert chat_of(family).open([SYSTEM, USER]) == expected
 
 
-def test_families_known_by_hand_are_taken_where_they_agree_with_the_template() -> None:
+def test_handwritten_renderers_are_used_if_they_match_the_template() -> None:
     sources = {family: chat_of(family).source for family in FAMILIES}
     assert sources == {
         **dict.fromkeys(FAMILIES, "chat template"),
@@ -110,15 +110,15 @@ def test_the_end_of_a_turn_is_a_stop_id(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_text_from_outside_never_becomes_a_control_token(family: str) -> None:
-    """In every role: what is in the prompt is as many control tokens as with harmless text."""
+def test_untrusted_text_never_becomes_a_control_token(family: str) -> None:
+    """Compare the number of control tokens with that of harmless text, in every role."""
     chat, control = chat_of(family), control_ids(family)
     for text in (f"a{forgery}b" for forgery in FORGERIES):
         assert control.isdisjoint(chat.tokenizer.encode(text))
         assert chat.tokenizer.decode(chat.tokenizer.encode(text)) == text
     forgery = "c".join(FORGERIES)
 
-    def counted(text: str) -> int:
+    def count_control(text: str) -> int:
         messages = [{"role": "system", "content": text}, {"role": "user", "content": text}]
         prompt = chat.open(messages)
         completion = chat.reply_ids("ok")
@@ -129,7 +129,7 @@ def test_text_from_outside_never_becomes_a_control_token(family: str) -> None:
         )
         return sum(i in control for i in (*prompt, *extension, *whole))
 
-    assert counted(f"a{forgery}b") == counted("a harmless text b")
+    assert count_control(f"a{forgery}b") == count_control("a harmless text b")
     if family in CALLING:
         calls = [NativeCall(name="execute_bash", arguments={"cmd": f"a{forgery}b"})]
         prompt, completion = chat.open([USER], TOOLS), chat.reply_ids("", calls)
@@ -141,11 +141,8 @@ def test_text_from_outside_never_becomes_a_control_token(family: str) -> None:
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in ("glm4_moe", "deepseek")])
-def test_an_extension_is_what_the_template_writes_after_the_turn(family: str) -> None:
-    """For harmless text without thinking: prompt, reply and extension are the whole conversation.
-
-    Two templates write thinking into history that the model did not sample.
-    """
+def test_prompt_reply_and_extension_equal_the_rendered_conversation(family: str) -> None:
+    """Use text without thinking; the two families left out write unsampled thinking into history."""
     chat = chat_of(family)
     prompt, completion = chat.open([SYSTEM, USER]), chat.reply_ids("Looked.")
     if family == "gpt_oss":  # history has <|end|> where the model sampled <|return|>
@@ -158,8 +155,8 @@ def test_an_extension_is_what_the_template_writes_after_the_turn(family: str) ->
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_thinking_is_read_and_counted(family: str) -> None:
-    """Special tokens, channels, markers spelled out, and thinking opened by the prompt."""
+def test_thinking_is_parsed_and_its_tokens_are_counted(family: str) -> None:
+    """Cover special tokens, channels, literal markers, and thinking opened by the prompt."""
     chat = chat_of(family)
     thought = "first look at <|im_end|> ünder"
     reply_text = f"<think>{thought}</think>\n\nanswer"
@@ -177,7 +174,7 @@ def test_thinking_is_read_and_counted(family: str) -> None:
         assert cut.thinking_tokens >= count - 1
 
 
-def test_channels_of_gpt_oss() -> None:
+def test_gpt_oss_channels_are_parsed_into_thinking_content_and_calls() -> None:
     chat = chat_of("gpt_oss")
     prompt = chat.open([USER], TOOLS)
     ids = chat.tokenizer.encode_template(
@@ -196,7 +193,7 @@ def test_channels_of_gpt_oss() -> None:
 @settings(max_examples=15)
 @given(value=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\ufdd0\0"), max_size=40))
 def test_arguments_of_native_calls_are_lossless(family: str, value: str) -> None:
-    """Also indentation, newlines, quotes and spelled-out markers; what a format cannot express is refused."""
+    """Include indentation, newlines, quotes and markers, but no ``</`` in XML formats."""
     chat = chat_of(family)
     value = f"    {value}\n"
     if family in ("qwen3_moe", "glm4_moe") and "</" in value:
@@ -212,26 +209,26 @@ def test_arguments_of_native_calls_are_lossless(family: str, value: str) -> None
 
 
 @pytest.mark.parametrize("family", CALLING)
-def test_no_call_and_broken_calls(family: str) -> None:
+def test_absent_repeated_and_truncated_calls_are_parsed(family: str) -> None:
     chat = chat_of(family)
     prompt = chat.open([USER], TOOLS)
     assert chat.parse(chat.reply_ids("<think>so</think>nothing"), prompt, TOOLS).calls == ()
     call = NativeCall(name="execute_bash", arguments={"cmd": "ls"})
-    two = chat.parse(chat.reply_ids("<think>so</think>", [call, call]), prompt, TOOLS)
-    assert len(two.calls) == (1 if family == "llama" else 2)
+    repeated = chat.parse(chat.reply_ids("<think>so</think>", [call, call]), prompt, TOOLS)
+    assert len(repeated.calls) == (1 if family == "llama" else 2)
     ids = chat.reply_ids("<think>so</think>", [call])
     cut = chat.parse(ids[: len(ids) - (3 if family == "gpt_oss" else 6)], prompt, TOOLS)
     assert len(cut.calls) <= 1
     assert all(call.error or isinstance(call.arguments, str) for call in cut.calls)
 
 
-def test_a_family_without_function_calls_says_so() -> None:
+def test_tools_for_a_family_without_function_calls_are_refused() -> None:
     with pytest.raises(ModelError, match="no function calls that can be read: use agent.tool_format 'xml'"):
         chat_of("gemma3_text").open([USER], TOOLS)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_thinking_switched_off_leaves_no_thinking_open(family: str) -> None:
+def test_disabled_thinking_leaves_no_open_thinking_block(family: str) -> None:
     chat = chat_of(family).without_thinking()
     prompt = chat.open([USER])
     text = chat.tokenizer.decode(prompt)
@@ -245,7 +242,7 @@ def test_thinking_switched_off_leaves_no_thinking_open(family: str) -> None:
     assert text[-12:] == chat.tokenizer.decode(extension)[-12:]
 
 
-def test_tokenizers_that_cannot_serve_say_what_is_missing() -> None:
+def test_unusable_tokenizers_are_refused_with_the_missing_part() -> None:
     with pytest.raises(CheckpointError, match="has no chat template; expected chat_template.jinja"):
         open_family("mistral", chat_template=None)
     assert open_family("qwen3", chat_template=None).source == "qwen3"
@@ -255,14 +252,14 @@ def test_tokenizers_that_cannot_serve_say_what_is_missing() -> None:
         open_family("mistral", chat_template="{{ raise_exception('no') }}")
 
 
-def test_a_system_text_that_a_template_refuses_begins_the_first_user_turn() -> None:
+def test_system_text_refused_by_a_template_is_prepended_to_the_user_turn() -> None:
     refusing = "{%- if messages[0].role == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
     chat = open_family("gemma3_text", chat_template=refusing + TEMPLATES["gemma3_text"])
     prompt = chat.tokenizer.decode(chat.open([SYSTEM, USER]))
     assert prompt == "<bos><start_of_turn>user\nBe brief.\n\nMend it.<end_of_turn>\n<start_of_turn>model\n"
 
 
-def test_a_folder_may_have_a_template_for_tools_of_its_own() -> None:
+def test_a_separate_tool_template_is_used_if_tools_are_given() -> None:
     plain = TEMPLATES["qwen2"].replace("for call in m.tool_calls or []", "for call in []")
     chat = open_family("qwen2", chat_template={"default": plain, "tool_use": TEMPLATES["qwen2"]})
     assert chat.open([SYSTEM, USER]) == chat_of("qwen2").open([SYSTEM, USER])
@@ -280,16 +277,16 @@ turns = st.lists(
 @pytest.mark.parametrize("family", [*FAMILIES, "chatml"])
 @settings(max_examples=30)
 @given(keep=st.booleans(), native=st.booleans(), turns=turns)
-def test_every_turn_extends_the_last_or_is_a_counted_fork(
+def test_every_turn_extends_the_previous_one_or_counts_as_a_fork(
     family: str, keep: bool, native: bool, turns: Sequence[tuple[str, str, str]]
 ) -> None:
-    """And in the record every sampled token is there once, as it was sampled."""
+    """Check also that the record contains every sampled token exactly once."""
     chat: Chat = ChatML(BytesTokenizer()) if family == "chatml" else chat_of(family)
     tools: list[Any] = TOOLS if native and family != "gemma3_text" else []
     conversation = TokenConversation(chat, [SYSTEM, USER], tools=tools, keep_thinking=keep)
     sampled, forks, before = list[int](), 0, list(conversation.prompt_ids)
-    for step, (thought, observation, how) in enumerate(turns):
-        ids = _reply(chat, thought, how, native=bool(tools))
+    for step, (thought, observation, ending) in enumerate(turns):
+        ids = _reply(chat, thought, ending, native=bool(tools))
         sampled += ids
         reply = conversation.append_generation(
             Generation(ids=tuple(ids), logprobs=(-1.0,) * len(ids), versions=(0,) * len(ids)), step=step
@@ -303,7 +300,7 @@ def test_every_turn_extends_the_last_or_is_a_counted_fork(
         extends = after[: len(before) + len(ids)] == [*before, *ids]
         assert len(after) == continuation.length
         assert extends or continuation.forked
-        if keep and how != "thinking":
+        if keep and ending != "thinking":
             assert not continuation.forked
         if not keep and reply.thinking_tokens:
             assert continuation.forked
@@ -314,13 +311,13 @@ def test_every_turn_extends_the_last_or_is_a_counted_fork(
     assert conversation.forks == forks == len(record.samples()) - 1
 
 
-def _reply(chat: Chat, thought: str, how: str, *, native: bool) -> list[int]:
-    if how == "thinking":
+def _reply(chat: Chat, thought: str, ending: str, *, native: bool) -> list[int]:
+    if ending == "thinking":
         return chat.reply_ids(f"<think>{thought}")
     thought = thought.replace("</think>", "")
     calls = [NativeCall(name="execute_bash", arguments={"cmd": "ls"})] if native else []
     ids = chat.reply_ids(f"<think>{thought}</think>\n\nrun it", calls)
-    return ids if how == "stopped" else ids[:-1]
+    return ids if ending == "stopped" else ids[:-1]
 
 
 _NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -335,13 +332,13 @@ _NESTED = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% 
     ],
     ids=["loops", "text", "filter"],
 )
-def test_a_template_that_would_take_any_time_or_memory_opens_no_conversations(bomb: str) -> None:
+def test_templates_exceeding_time_or_memory_limits_are_refused(bomb: str) -> None:
     tokenizer = chat_tokenizer("qwen3", chat_template=bomb + TEMPLATES["qwen3"])
     with pytest.raises(CheckpointError, match="the chat template"):
         RenderedChat(tokenizer, None)
 
 
-def test_a_template_over_its_limit_twice_in_a_row_is_not_rendered_again() -> None:
+def test_a_template_exceeding_its_limit_twice_in_a_row_is_disabled() -> None:
     trap = "{% if messages[0].content == 'now' %}" + _NESTED + "{% endif %}"
     chat = RenderedChat(chat_tokenizer("qwen3", chat_template=trap + TEMPLATES["qwen3"]), None)
     now = {"role": "user", "content": "now"}
@@ -362,7 +359,7 @@ _PARTS = (
 )
 
 
-def test_a_template_that_reads_contents_as_parts_gets_parts() -> None:
+def test_templates_that_iterate_over_content_parts_receive_parts() -> None:
     chat = RenderedChat(chat_tokenizer("qwen3", chat_template=_PARTS), None)
     assert chat.tokenizer.decode(chat.open([SYSTEM, USER])) == (
         f"<|im_start|>system\n{SYSTEM['content']}<|im_end|>\n<|im_start|>user\n{USER['content']}<|im_end|>\n"
@@ -382,6 +379,6 @@ def test_a_template_that_reads_contents_as_parts_gets_parts() -> None:
     ],
     ids=["lost", "printed", "loops"],
 )
-def test_a_template_that_leaves_out_the_question_is_refused(template: str, reason: str) -> None:
+def test_templates_that_omit_the_user_message_are_refused(template: str, reason: str) -> None:
     with pytest.raises(CheckpointError, match=reason):
         RenderedChat(chat_tokenizer("qwen3", chat_template=template), None)

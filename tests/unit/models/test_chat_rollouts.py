@@ -1,4 +1,4 @@
-"""Whole rollouts in every family's format: the oracle solves a task, token by token, with real tools."""
+"""Rollouts of the oracle in every family's format, at token level and with real tools."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CASES = [
     ("llama", "xml", "drop"), ("mistral", "native", "drop"), ("gpt_oss", "native", "keep"),
     ("gemma3_text", "xml", "drop"), ("glm4_moe", "native", "drop"), ("deepseek", "xml", "keep"),
 ]  # fmt: skip
-"""Every family, and every format with and without the thinking of earlier turns."""
+"""Every family; both tool formats with and without the thinking of earlier turns."""
 
 
 @pytest.mark.parametrize(("family", "tool_format", "history"), CASES)
-async def test_the_oracle_solves_a_task(family: str, tool_format: ToolFormat, history: str) -> None:
+async def test_oracle_solves_a_task_in_any_format(family: str, tool_format: ToolFormat, history: str) -> None:
     chat = open_family(family)
     agent = AgentConfig.model_validate(
         {"prompt": "deepswe_v1", "tool_format": tool_format, "thinking_history": history, "max_steps": 6}
@@ -67,7 +67,7 @@ def test_a_format_without_function_calls_is_refused_before_any_rollout() -> None
         )
 
 
-def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
+def test_eos_tokens_of_the_generation_config_become_stop_ids(tmp_path: Path) -> None:
     tokenizer = chat_tokenizer("qwen2")
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [1, 0]}')
     chat = open_chat(tokenizer, family_of("qwen2"), tmp_path)
@@ -77,8 +77,8 @@ def test_a_folders_generation_settings_end_turns_too(tmp_path: Path) -> None:
         open_chat(tokenizer, family_of("qwen2"), tmp_path)
 
 
-async def test_built_in_policies_read_the_tokens_they_were_trained_on() -> None:
-    """The whole rollout of the shipped policy's format, id for id as its warm start had it."""
+async def test_builtin_policy_rollouts_have_the_tokens_of_the_warm_start() -> None:
+    """Compare a rollout in the shipped policy's format with the token ids of its warm start."""
     chat = open_chat(load_tokenizer(SHIPPED / "quickstart"), family_of("qwen3"), None)
     assert isinstance(chat, ChatML)
     backend = MemoryBackend({"/testbed/pkg/m.py": SOURCE.encode()})

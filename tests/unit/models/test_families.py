@@ -1,4 +1,4 @@
-"""Every family computes packed what it computes alone, and what transformers' own attention computes."""
+"""Equality of packed rows with separate sequences and transformers, for every family."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)
-class Found:
+class Outputs:
     """Logits of all sequences and gradients of a fixed function of them."""
 
     logits: Tensor
     gradients: Mapping[str, Tensor]
 
-    def assert_equals(self, other: Found) -> None:
+    def assert_equals(self, other: Outputs) -> None:
         assert (self.logits - other.logits).abs().max() <= TOLERANCE * other.logits.abs().max()
         assert set(self.gradients) == set(other.gradients)
         for name, gradient in self.gradients.items():
@@ -40,7 +40,7 @@ class Found:
 
 
 def causal_of(family: str) -> PreTrainedModel:
-    """Random weights that are nowhere near zero, so that every part matters."""
+    """Return a model with random weights far from zero, so that every part matters."""
     causal = build_causal(tiny_config(family), seed=1)
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():
@@ -60,50 +60,50 @@ def logits_of(model: LanguageModel, ids: Tensor, lengths: tuple[int, ...]) -> Te
     return logits if head.softcap is None else head.softcap * torch.tanh(logits / head.softcap)
 
 
-def found(model: torch.nn.Module, logits: Tensor) -> Found:
+def compute_outputs(model: torch.nn.Module, logits: Tensor) -> Outputs:
     weights = torch.randn(logits.shape, generator=torch.Generator().manual_seed(4))
     model.zero_grad()
     (logits * weights).sum().backward()  # type: ignore[no-untyped-call]
     gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return Found(logits.detach(), gradients)
+    return Outputs(logits.detach(), gradients)
 
 
 @cache
-def eager(family: str) -> Found:
+def eager(family: str) -> Outputs:
     model = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
         tiny_config(family), attn_implementation="eager"
     ).eval()
     model.load_state_dict(causal_of(family).state_dict())
-    return found(model, torch.cat([model(ids[None]).logits[0] for ids in sequences()]))
+    return compute_outputs(model, torch.cat([model(ids[None]).logits[0] for ids in sequences()]))
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_packed_is_alone_is_transformers_own(family: str) -> None:
+def test_packed_rows_equal_separate_sequences_and_transformers(family: str) -> None:
     model = PretrainedModel(causal_of(family))
-    packed = found(model, logits_of(model, torch.cat(sequences()), LENGTHS))
-    alone = found(model, torch.cat([logits_of(model, ids, (len(ids),)) for ids in sequences()]))
+    packed = compute_outputs(model, logits_of(model, torch.cat(sequences()), LENGTHS))
+    alone = compute_outputs(model, torch.cat([logits_of(model, ids, (len(ids),)) for ids in sequences()]))
     packed.assert_equals(eager(family))
     packed.assert_equals(alone)
 
 
 @pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss", "gemma3_text"])
-def test_recomputed_layers_have_the_same_gradients(family: str) -> None:
+def test_activation_checkpointing_keeps_logits_and_gradients(family: str) -> None:
     model = PretrainedModel(causal_of(family))
     model.set_activation_checkpointing(True)
-    recomputed = found(model, logits_of(model, torch.cat(sequences()), LENGTHS))
+    recomputed = compute_outputs(model, logits_of(model, torch.cat(sequences()), LENGTHS))
     model.set_activation_checkpointing(False)
-    kept = found(model, logits_of(model, torch.cat(sequences()), LENGTHS))
+    kept = compute_outputs(model, logits_of(model, torch.cat(sequences()), LENGTHS))
     recomputed.assert_equals(kept)
 
 
 @pytest.mark.parametrize("family", ["qwen3", "gpt_oss", "glm4_moe"])
-def test_bfloat16_rounds_experts_and_attention_too(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autocast knows no grouped products, and positions widen queries; the residual stream stays wide."""
+def test_autocast_runs_experts_and_attention_in_bf16(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autocast skips grouped products and positions widen queries; the residual stream stays float32."""
     model = PretrainedModel(causal_of(family))
-    attended = []
+    attention_dtypes = []
 
     def attend_here(q: Tensor, k: Tensor, v: Tensor, *layout: Any) -> Tensor:
-        attended.append({q.dtype, k.dtype, v.dtype})
+        attention_dtypes.append({q.dtype, k.dtype, v.dtype})
         return attend_exactly(q, k, v, *layout)
 
     monkeypatch.setattr("engine.models.attention.dispatch._attend_here", attend_here)
@@ -113,7 +113,7 @@ def test_bfloat16_rounds_experts_and_attention_too(family: str, monkeypatch: pyt
     with torch.autocast("cpu", torch.bfloat16):
         hidden = model.packed_hidden(torch.cat(sequences()), Segments.whole(LENGTHS, CPU))
     assert dtypes == {torch.float32}
-    assert attended == [{torch.bfloat16}] * len(model.blocks)
+    assert attention_dtypes == [{torch.bfloat16}] * len(model.blocks)
     with torch.no_grad():
         rounded = causal_of(family)
         for name, parameter in rounded.named_parameters():

@@ -1,4 +1,4 @@
-"""Loading models: position encodings count, and what cannot be trained says so before anything starts."""
+"""Loading of models: position encodings, refused and damaged folders, references, hub downloads."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ ROTARY: Mapping[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A Qwen3 for 128 tokens with the usual position encodings, random enough that positions matter."""
+    """Return a Qwen3 for 128 tokens with default position encodings and position-sensitive weights."""
     folder = tmp_path_factory.mktemp("plain")
     return write_tiny(folder, "qwen3", seed=5, max_position_embeddings=128, initializer_range=0.4)
 
 
 def edited(folder: Path, to: Path, **changes: Any) -> Path:
-    """The folder with a changed ``config.json``; None removes a key."""
+    """Link a folder's files with a changed ``config.json``; None removes a key."""
     to.mkdir(parents=True)
     for path in folder.iterdir():
         (to / path.name).symlink_to(path)
@@ -75,7 +75,7 @@ def hidden_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
         "generation_config.json", "provenance.json", "chat_template.jinja", "model.safetensors",
     ],
 )  # fmt: skip
-def test_a_fifo_in_a_models_folder_is_named_not_waited_for(plain: Path, tmp_path: Path, file: str) -> None:
+def test_a_fifo_in_a_model_folder_is_refused_without_blocking(plain: Path, tmp_path: Path, file: str) -> None:
     folder = edited(plain, tmp_path / "model")
     (folder / file).unlink(missing_ok=True)
     os.mkfifo(folder / file)
@@ -89,7 +89,7 @@ def test_a_fifo_in_a_models_folder_is_named_not_waited_for(plain: Path, tmp_path
     [("[" * 100_000, "nested more than 100 levels deep"), ("[" + "[]," * 500_000 + "1]", "values|MiB")],
     ids=["deep", "many"],
 )
-def test_settings_that_are_nested_deeply_or_huge_are_named(
+def test_deeply_nested_or_huge_settings_files_are_refused(
     plain: Path, tmp_path: Path, file: str, content: str, reason: str
 ) -> None:
     folder = edited(plain, tmp_path / "model")
@@ -99,14 +99,14 @@ def test_settings_that_are_nested_deeply_or_huge_are_named(
         open_model(str(folder), home=tmp_path).chat()
 
 
-def test_a_model_of_a_million_layers_is_not_built(plain: Path, tmp_path: Path) -> None:
+def test_a_model_with_a_million_layers_is_refused(plain: Path, tmp_path: Path) -> None:
     folder = edited(plain, tmp_path / "model", num_hidden_layers=1_000_000)
     with pytest.raises(CheckpointError, match="num_hidden_layers 1000000"):
         open_model(str(folder), home=tmp_path)
 
 
 @pytest.mark.parametrize("name", ROTARY)
-def test_scaled_position_encodings_count(plain: Path, tmp_path: Path, name: str) -> None:
+def test_scaled_position_encodings_match_transformers(plain: Path, tmp_path: Path, name: str) -> None:
     folder = edited(plain, tmp_path / "scaled", **{"rope_parameters": None, **ROTARY[name]})
     ids = torch.randint(5, 300, (100,), generator=torch.Generator().manual_seed(1))
     ours = hidden_of(folder, ids)
@@ -164,17 +164,17 @@ REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_cannot_be_trained_is_refused_with_its_reason(plain: Path, tmp_path: Path, kind: str) -> None:
-    changes, why = REFUSED[kind]
+def test_untrainable_models_are_refused_with_the_reason(plain: Path, tmp_path: Path, kind: str) -> None:
+    changes, reason = REFUSED[kind]
     config = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}
     config |= {"pad_token_id": 0}
     folder = edited(plain, tmp_path / kind)
     (folder / "config.json").write_text(json.dumps(config | changes))
-    with pytest.raises(CheckpointError, match=why):
+    with pytest.raises(CheckpointError, match=reason):
         open_model(str(folder), home=tmp_path)
 
 
-def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_larger_than_the_vocabulary_is_refused(tmp_path: Path) -> None:
     folder = write_tiny(tmp_path / "small", "qwen3", vocab_size=200)
     with pytest.raises(CheckpointError, match=r"the tokenizer has 267 tokens, the model only 200"):
         open_model(str(folder), home=tmp_path)
@@ -195,14 +195,14 @@ DAMAGED: Mapping[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("kind", DAMAGED)
-def test_what_is_damaged_is_named(plain: Path, tmp_path: Path, kind: str) -> None:
-    name, content, why = DAMAGED[kind]
+def test_damaged_model_files_are_refused_with_the_reason(plain: Path, tmp_path: Path, kind: str) -> None:
+    name, content, reason = DAMAGED[kind]
     folder = edited(plain, tmp_path / "damaged")
     if name == "config.json":
         content = json.dumps(json.loads((folder / name).read_text()) | json.loads(f"{{{content}}}"))
     (folder / name).unlink(missing_ok=True)  # maybe a link
     (folder / name).write_text(content)
-    with pytest.raises(CheckpointError, match=rf"(?s){why}"):
+    with pytest.raises(CheckpointError, match=rf"(?s){reason}"):
         open_model(str(folder), home=tmp_path).chat()
 
 
@@ -230,7 +230,7 @@ def test_code_in_a_folder_never_runs(plain: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_built_in_policies_stay_our_own_and_others_are_none(plain: Path, tmp_path: Path) -> None:
+def test_only_builtin_policies_open_as_builtin_transformers(plain: Path, tmp_path: Path) -> None:
     assert isinstance(open_model("builtin:quickstart", home=tmp_path).model, Transformer)
     assert open_model("fresh:tiny", home=tmp_path).folder is None
     stored = open_model("builtin:quickstart", home=tmp_path).model.head.weight
@@ -242,7 +242,7 @@ def test_built_in_policies_stay_our_own_and_others_are_none(plain: Path, tmp_pat
 
 
 def cached(cache: Path, plain: Path, name: str) -> Path:
-    """A model in the layout of the hub's cache."""
+    """Write a model in the layout of the hub's cache."""
     root = cache / f"models--{name.replace('/', '--')}"
     (root / "refs").mkdir(parents=True)
     (root / "refs" / "main").write_text("0" * 40)
@@ -250,7 +250,7 @@ def cached(cache: Path, plain: Path, name: str) -> Path:
     return edited(plain, root / "snapshots" / ("0" * 40))
 
 
-def test_models_of_the_hub_come_from_its_cache(
+def test_hub_models_are_opened_from_the_cache_when_offline(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -269,7 +269,7 @@ def test_models_of_the_hub_come_from_its_cache(
         open_model("Some/Model/etc", home=tmp_path)
 
 
-def test_models_are_downloaded_within_the_runs_limits(
+def test_model_downloads_respect_the_configured_limits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tokens: list[bool | None] = []
@@ -289,7 +289,7 @@ def test_models_are_downloaded_within_the_runs_limits(
         assert hub.fetch_model("Some/Model") == tmp_path
         monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(token_models=("Some/*",)).model_dump_json())
         with monkeypatch.context() as without_limit:
-            without_limit.setattr(huggingface_hub, "HfApi", None)  # no size is asked for
+            without_limit.setattr(huggingface_hub, "HfApi", None)  # without a limit, no size is requested
             hub.fetch_model("Some/Model")
         assert tokens == [False, None]
         monkeypatch.setenv("TRAINYARD_HUB_LIMITS", HubLimits(max_gb=1e-6).model_dump_json())
@@ -298,7 +298,7 @@ def test_models_are_downloaded_within_the_runs_limits(
 
 
 @pytest.mark.parametrize("content", ["[]", "no JSON", '{"weight_map": {"a": 3}}'])
-def test_a_damaged_index_in_the_cache_is_named(
+def test_a_damaged_index_in_the_hub_cache_is_refused(
     plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))

@@ -1,4 +1,4 @@
-"""Log-probabilities in chunks: exact, differentiable, and small in memory."""
+"""Log-probabilities computed in tiles: values, gradients and memory."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def full_table(hidden: torch.Tensor, head: Head, temperature: float) -> torch.Te
         (1.0, 1.5, 2.0, 0),
     ],
 )
-def test_it_is_the_log_softmax_and_its_gradient(
+def test_logprobs_and_gradients_equal_those_of_log_softmax(
     monkeypatch: pytest.MonkeyPatch, temperature: float, scale: float, softcap: float | None, kept: int
 ) -> None:
     monkeypatch.setattr(logit_tiles, "TILES", {"cpu": (8, 6)})
@@ -51,14 +51,14 @@ def test_it_is_the_log_softmax_and_its_gradient(
     table = full_table(hidden, head, temperature)
     expected = table[torch.arange(37), targets], -(table.exp() * table).sum(1)
     slopes = torch.randn(2, 37, dtype=torch.float64)
-    found = torch.autograd.grad((slopes * torch.stack((logprobs, entropies))).sum(), (hidden, weight))
-    wanted = torch.autograd.grad((slopes * torch.stack(expected)).sum(), (hidden, weight))
+    gradients = torch.autograd.grad((slopes * torch.stack((logprobs, entropies))).sum(), (hidden, weight))
+    expected_gradients = torch.autograd.grad((slopes * torch.stack(expected)).sum(), (hidden, weight))
     torch.testing.assert_close((logprobs, entropies), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(gradients, expected_gradients, rtol=1e-10, atol=1e-12)
 
 
 def test_bfloat16_products_sum_the_heads_gradient_in_float32() -> None:
-    """Adding 400 equal bfloat16 parts in bfloat16 would stop growing at 256 of them."""
+    """A bfloat16 sum of 400 equal parts would stop growing at 256 of them."""
     rows = 400 * logit_tiles.TILES["cpu"][0]
     hidden = torch.ones(rows, 1, dtype=torch.bfloat16)
     weight = torch.zeros(2, 1, requires_grad=True)
@@ -72,23 +72,23 @@ def test_bfloat16_products_sum_the_heads_gradient_in_float32() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-def test_weights_in_bfloat16_get_their_gradient_in_bfloat16(dtype: torch.dtype) -> None:
+def test_bfloat16_weights_get_a_bfloat16_gradient(dtype: torch.dtype) -> None:
     hidden, weight, targets = inputs(64, dtype=torch.float32)
-    low = weight.detach().bfloat16().requires_grad_()
-    chosen = hidden.detach().to(dtype).requires_grad_()
-    backward(token_logprobs(chosen, Head(weight=low), targets, 1.0)[0].sum())
+    rounded = weight.detach().bfloat16().requires_grad_()
+    activations = hidden.detach().to(dtype).requires_grad_()
+    backward(token_logprobs(activations, Head(weight=rounded), targets, 1.0)[0].sum())
     expected = full_table(hidden, Head(weight=weight), 1.0)[torch.arange(64), targets].sum()
     wanted = torch.autograd.grad(expected, (hidden, weight))
-    for leaf, gradient in zip((chosen, low), wanted, strict=True):
+    for leaf, gradient in zip((activations, rounded), wanted, strict=True):
         assert leaf.grad is not None
         assert leaf.grad.dtype == leaf.dtype
         assert (leaf.grad - gradient).norm() < 0.02 * gradient.norm()
 
 
-def test_the_whole_table_never_exists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2,048 positions over 32,000 tokens: 250 MiB a table, of which the plain way holds several.
+def test_the_full_table_of_logits_is_never_materialised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure 2,048 positions and 32,000 tokens, for which a full table takes 250 MiB.
 
-    Ours holds what it may keep, here 16 MiB, and a few tiles.
+    The computation in tiles keeps at most ``KEPT`` logits, here 16 MiB, and a few tiles.
     """
     monkeypatch.setattr(logit_tiles, "KEPT", 2**22)
     hidden, weight = torch.randn(2048, 16, requires_grad=True), torch.randn(32_000, 16, requires_grad=True)

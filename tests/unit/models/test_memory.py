@@ -1,4 +1,4 @@
-"""The memory plan against the tensors of real updates of small models, and for a model of 4B parameters."""
+"""Memory plans compared with real updates of small models, and plans of large models."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def samples() -> list[Sample]:
 
 
 def measured_peak(model: LanguageModel, config: TrainerConfig) -> int:
-    """Bytes of weights and of everything that two optimizer steps of two rows each have at once."""
+    """Return the peak bytes of weights and tensors during two optimizer steps of two rows each."""
     scorer = Scorer(model, precision=config.precision, ranks=ALONE, recompute=config.activation_checkpointing)
     trained = [p for p in model.parameters() if p.requires_grad]
     batches = [make_microbatch((sample,), torch.device("cpu")) for sample in samples()]
@@ -96,7 +96,7 @@ def measured_peak(model: LanguageModel, config: TrainerConfig) -> int:
         (gemma, {"lora_rank": 8, "activation_checkpointing": True}),
     ],
 )
-def test_the_plan_is_what_an_update_takes(build: Any, settings: dict[str, Any]) -> None:
+def test_planned_memory_equals_the_measured_peak_of_an_update(build: Any, settings: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     config = TrainerConfig(tokens_per_microbatch=TOKENS, **settings)
     model = build()
@@ -117,12 +117,12 @@ def test_ranks_divide_weights_and_context_ranks_divide_tokens() -> None:
         config = TrainerConfig(tokens_per_microbatch=TOKENS, **settings)
         return {p.name: p.bytes for p in plan_memory(sizes, activations, config, longest=64).parts}
 
-    one, data, context = parts(), parts(data_parallel=4), parts(context_parallel=4)
+    single, data, context = parts(), parts(data_parallel=4), parts(context_parallel=4)
     for name in ("trained weights", "gradients", "optimizer"):
-        assert data[name] == context[name] == pytest.approx(one[name] / 4, abs=1)
-    assert data["activations of all layers"] == one["activations of all layers"]
-    assert context["activations of all layers"] == one["activations of all layers"] / 4
-    assert data["copies for products"] > one["copies for products"] == 0
+        assert data[name] == context[name] == pytest.approx(single[name] / 4, abs=1)
+    assert data["activations of all layers"] == single["activations of all layers"]
+    assert context["activations of all layers"] == single["activations of all layers"] / 4
+    assert data["copies for products"] > single["copies for products"] == 0
 
 
 def write_config(folder: Path, model_type: str, settings: dict[str, Any]) -> str:
@@ -137,8 +137,8 @@ FITTING = ("precision=bf16", "activation_checkpointing=true", "tokens_per_microb
 
 
 def command(ref: str, *settings: str, gib: float) -> int:
-    chosen = [part for setting in settings for part in ("--set", setting)]
-    return main(["plan", ref, *chosen, "--device-gib", str(gib), "--longest", "8192"])
+    options = [part for setting in settings for part in ("--set", setting)]
+    return main(["plan", ref, *options, "--device-gib", str(gib), "--longest", "8192"])
 
 
 @pytest.mark.parametrize(
@@ -158,14 +158,14 @@ def test_large_models_are_planned_without_their_weights(
     gib: float,
     told: tuple[str, ...],
 ) -> None:
-    """The arithmetic whose scaled-down cases are measured above."""
+    """Plan from configurations alone; the tests above measure scaled-down models."""
     assert command(write_config(tmp_path / "model", family, sizes), *FITTING, *settings, gib=gib) == 0
     out = capsys.readouterr().out
     assert all(text in out for text in told)
 
 
 @pytest.mark.parametrize(("stored", "precision", "size"), [("bfloat16", "f32", 4), ("float32", "bf16", 2)])
-def test_a_frozen_base_has_the_type_in_which_it_is_trained(
+def test_frozen_base_weights_are_planned_in_the_training_dtype(
     tmp_path: Path, stored: str, precision: Any, size: int
 ) -> None:
     ref = write_config(tmp_path / "model", "qwen3", {**tiny_config("qwen3").to_dict(), "dtype": stored})
@@ -175,7 +175,7 @@ def test_a_frozen_base_has_the_type_in_which_it_is_trained(
     assert frozen == size * (sizes.parameters - sizes.trained) > 0
 
 
-def test_what_cannot_be_trained_is_not_planned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_plan_rejects_untrainable_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = tiny_config("qwen3").to_dict()
     quantised = {**settings, "quantization_config": {"quant_method": "fp8"}}
     assert command(write_config(tmp_path / "fp8", "qwen3", quantised), gib=80) == 2
@@ -184,7 +184,7 @@ def test_what_cannot_be_trained_is_not_planned(tmp_path: Path, capsys: pytest.Ca
     assert "cannot read the model in" in capsys.readouterr().err
 
 
-def test_a_plan_names_the_part_that_does_not_fit() -> None:
+def test_plan_reports_the_largest_parts_if_memory_is_exceeded() -> None:
     model = builtin()
     sizes, activations = count_sizes(model), measure_activations(model)
     config = TrainerConfig(tokens_per_microbatch=1_000_000)

@@ -1,4 +1,4 @@
-"""Safetensors that other programs wrote: any layout is read to the bit, any damage is named at once."""
+"""Safetensors of other programs: exact reading of any layout, early detection of damage."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ TENSORS = {
 }
 
 
-def by_hand(path: Path, tensors: dict[str, Tensor]) -> None:
-    """Write the format as another program might: names backwards, blanks in and after the header."""
+def write_by_hand(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write the format like another program: reverse order, blanks in and after the header."""
     types = {torch.float32: "F32", torch.bfloat16: "BF16"}
     header, data = {}, b""
     for name in sorted(tensors, reverse=True):
@@ -47,7 +47,7 @@ def by_hand(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("piece", [1, 30, 1 << 20])
-def test_any_range_of_rows_of_any_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+def test_row_ranges_are_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     monkeypatch.setattr(safetensors_folder, "PIECE_BYTES", piece)
     save_file(TENSORS, tmp_path / "model.safetensors")
     folder = SafetensorsFolder(tmp_path)
@@ -64,9 +64,9 @@ def test_any_range_of_rows_of_any_tensor(tmp_path: Path, monkeypatch: pytest.Mon
             assert torch.equal(out, TENSORS["matrix"][start:stop].double())
 
 
-def test_a_file_written_by_another_program(tmp_path: Path) -> None:
+def test_a_file_with_an_unusual_layout_is_read_exactly(tmp_path: Path) -> None:
     tensors = {name: TENSORS[name] for name in ("matrix", "half")}
-    by_hand(tmp_path / "model.safetensors", tensors)
+    write_by_hand(tmp_path / "model.safetensors", tensors)
     folder = SafetensorsFolder(tmp_path)
     assert all(torch.equal(read_tensor(folder, name), tensor) for name, tensor in tensors.items())
 
@@ -83,7 +83,7 @@ def write_index(folder: Path, placed: dict[str, int]) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
 
 
-def test_shards_behind_links_as_in_the_hugging_face_cache(tmp_path: Path) -> None:
+def test_symlinked_shards_as_in_the_hub_cache_are_read(tmp_path: Path) -> None:
     (tmp_path / "blobs").mkdir()
     (tmp_path / "snapshot").mkdir()
     for path in sharded(tmp_path / "blobs").iterdir():
@@ -99,7 +99,7 @@ FIRST, SECOND = (f"model-0000{number}-of-00002.safetensors" for number in (1, 2)
 
 
 def cut(size: int) -> Damage:
-    """Shorten the first file to a size, or by one where it is negative."""
+    """Truncate the first file to ``size`` bytes, or by ``-size`` bytes if negative."""
     return lambda folder: os.truncate(
         folder / FIRST, size if size >= 0 else (folder / FIRST).stat().st_size + size
     )
@@ -110,7 +110,7 @@ def overwrite(data: bytes) -> Damage:
 
 
 def describe(size: int, **entries: tuple[str, list[int], list[int]]) -> Damage:
-    """Write a first file of tensors (type, shape, offsets) with so many bytes of data."""
+    """Write a first file of tensors (type, shape, offsets) with ``size`` bytes of data."""
     named = {
         name: dict(zip(("dtype", "shape", "data_offsets"), e, strict=True)) for name, e in entries.items()
     }
@@ -146,13 +146,13 @@ DAMAGED = "model-00001-of-00002.*damaged or incomplete"
         (describe(2, a=("F4", [4], [0, 2])), "tensor a of .*model-00001.*F4.*unquantised"),
     ],
 )  # fmt: skip
-def test_damage_is_named_before_anything_is_read(tmp_path: Path, damage: Damage, message: str) -> None:
+def test_damaged_folders_are_refused_before_any_reading(tmp_path: Path, damage: Damage, message: str) -> None:
     damage(sharded(tmp_path))
     with pytest.raises(CheckpointError, match=message):
         SafetensorsFolder(tmp_path)
 
 
-def test_other_folders_are_refused(tmp_path: Path) -> None:
+def test_folders_without_regular_safetensors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no checkpoint folder"):
         SafetensorsFolder(tmp_path / "nowhere")
     with pytest.raises(CheckpointError, match="has no weights: expected model.safetensors"):
@@ -165,7 +165,7 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
         SafetensorsFolder(tmp_path)
 
 
-def test_a_file_that_shrinks_while_it_is_read(tmp_path: Path) -> None:
+def test_a_file_truncated_while_reading_is_an_error(tmp_path: Path) -> None:
     save_file({"a": torch.ones(64, 64)}, tmp_path / "model.safetensors")
     folder = SafetensorsFolder(tmp_path)
     os.truncate(tmp_path / "model.safetensors", 1000)

@@ -42,7 +42,7 @@ def test_each_digit_is_a_token() -> None:
     assert [tokens.decode([i]) for i in tokens.encode("31042")] == list("31042")
 
 
-def test_a_line_has_the_same_tokens_wherever_it_stands() -> None:
+def test_a_line_has_the_same_tokens_in_every_context() -> None:
     tokens, line = tokenizer(), "while lo < hi and (x[0] != 1):"
     plain = tokens.encode(line)
     for before, after in (
@@ -50,11 +50,11 @@ def test_a_line_has_the_same_tokens_wherever_it_stands() -> None:
         ("  316          ", "\n  317"),
         ("<parameter=old_str>", "</parameter>"),
     ):
-        found = tokens.encode(before + line + after)
-        assert any(found[i : i + len(plain)] == plain for i in range(len(found))), (before, after)
+        ids = tokens.encode(before + line + after)
+        assert any(ids[i : i + len(plain)] == plain for i in range(len(ids))), (before, after)
 
 
-def test_saved_tokenizer_is_the_same_here_and_in_transformers(tmp_path: Path) -> None:
+def test_saved_tokenizer_loads_identically_here_and_in_transformers(tmp_path: Path) -> None:
     tokens, text = tokenizer(), "def f(x):\n    return `<think>` <parameter=path>a</parameter>"
     tokens.save(tmp_path)
     assert load_tokenizer(tmp_path).encode(text) == tokens.encode(text)
@@ -68,12 +68,12 @@ def test_saved_tokenizer_is_the_same_here_and_in_transformers(tmp_path: Path) ->
     assert theirs(chat)["input_ids"][0] == tokens.im_start
 
 
-def test_too_little_text_is_explained() -> None:
+def test_training_on_too_little_text_is_refused() -> None:
     with pytest.raises(ValueError, match=f"of {VOCAB}"):
         train_tokenizer(["abc"], vocab_size=VOCAB)
 
 
-def test_a_malformed_file_is_explained(tmp_path: Path) -> None:
+def test_a_malformed_tokenizer_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(CheckpointError, match="cannot read the tokenizer"):
         load_tokenizer(tmp_path)

@@ -46,7 +46,7 @@ def test_gradients_equal_those_of_transformers(
         assert error <= 1e-5, name
 
 
-def test_padding_changes_nothing() -> None:
+def test_padding_does_not_change_logits() -> None:
     net, text = model(), prompt(30)
     alone = net(torch.tensor([text]), torch.tensor([30]))[0]
     for filler in (0, 7):
@@ -74,7 +74,7 @@ def test_cached_forward_in_pieces_equals_the_full_forward() -> None:
                 assert (logits[row] - full).abs().max() <= 2e-5
 
 
-def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_beside_it() -> None:
+def test_logits_are_identical_for_all_prefill_chunks_and_batch_neighbours() -> None:
     net = Transformer(ARCHITECTURES["quickstart"], seed=2)
     choice = choose_tiles(net)
     assert choice.is_invariant
@@ -82,7 +82,7 @@ def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_besid
     rng = random.Random(5)
 
     @torch.no_grad()
-    def fed(cuts: list[int], neighbours: int, row: int) -> torch.Tensor:
+    def prefill(cuts: list[int], neighbours: int, row: int) -> torch.Tensor:
         cache = KVCache(net.config, 20, device=torch.device("cpu"), dtype=torch.float32)
         for start, end in itertools.pairwise((0, *cuts, len(text))):
             others = [(rng.randint(0, 400), prompt(rng.randint(1, 40), 50 + i)) for i in range(neighbours)]
@@ -91,7 +91,7 @@ def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_besid
             logits = net.extend(pieces, cache, choice.tiles)
         return logits[row]
 
-    whole = fed([], 0, 0)
+    whole = prefill([], 0, 0)
     cases = [
         ([], 15),
         ([1], 6),
@@ -100,11 +100,11 @@ def test_a_token_has_the_same_bits_however_a_prompt_is_cut_and_whatever_is_besid
         ([64, 192, 256], 15),
     ]
     for cuts, neighbours in cases:
-        assert torch.equal(fed(cuts, neighbours, rng.randint(0, neighbours)), whole)
+        assert torch.equal(prefill(cuts, neighbours, rng.randint(0, neighbours)), whole)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_checkpoint_round_trip(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_checkpoint_round_trip_preserves_weights_and_tokenizer(tmp_path: Path, dtype: torch.dtype) -> None:
     saved = model(seed=5)
     folder = tmp_path / "deep" / "m"
     save_policy_checkpoint(folder, model(seed=4), tokenizer(), {"old": 1})
@@ -135,12 +135,12 @@ def test_fresh_reference_has_random_weights_and_the_shipped_tokenizer(tmp_path: 
 
 
 @pytest.mark.parametrize("ref", ["fresh:huge", "builtin:none", "run:nobody", "/etc/passwd"])
-def test_a_wrong_reference_is_explained(tmp_path: Path, ref: str) -> None:
+def test_unknown_model_references_are_refused(tmp_path: Path, ref: str) -> None:
     with pytest.raises(CheckpointError):
         open_model(ref, home=tmp_path)
 
 
-def test_another_architecture_is_refused() -> None:
+def test_configurations_of_other_architectures_are_refused() -> None:
     with pytest.raises(CheckpointError, match="llama"):
         TransformerConfig.from_json({"model_type": "llama"})
     with pytest.raises(CheckpointError, match="sliding"):

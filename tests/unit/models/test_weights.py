@@ -1,4 +1,4 @@
-"""Published checkpoints of every family become the model's weights, and back, to the bit."""
+"""Loading and publishing of every family's weights, exact to the bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 
 def publish(folder: Path, config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Let transformers write a random model in many files; return the model's own tensors."""
+    """Write a random model with transformers in many files and return its tensors."""
     causal = build_causal(config, dtype=dtype, seed=3)
     causal.save_pretrained(folder, max_shard_size="20KB")
     return causal.state_dict()
@@ -42,15 +42,15 @@ def published(source: WeightSource) -> dict[str, Tensor]:
     return {name: read_tensor(source, name) for name in source.tensors}
 
 
-def assert_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
-    assert set(found) == set(expected)
+def assert_same(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
+    assert set(actual) == set(expected)
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype
-        assert torch.equal(found[name], tensor), name
+        assert actual[name].dtype == tensor.dtype
+        assert torch.equal(actual[name], tensor), name
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_transformers_published_is_loaded_and_published_again(tmp_path: Path, family: str) -> None:
+def test_published_weights_are_loaded_and_republished_exactly(tmp_path: Path, family: str) -> None:
     config = tiny_config(family)
     own = publish(tmp_path, config)
     model = empty(config)
@@ -63,13 +63,13 @@ def test_what_transformers_published_is_loaded_and_published_again(tmp_path: Pat
     for name, buffer in whole.named_buffers():
         assert torch.equal(model.get_buffer(name), buffer), name
     network = meta_network(config)
-    again = tmp_path / "again"
-    again.mkdir()
+    copy = tmp_path / "again"
+    copy.mkdir()
     tensors = TensorsInMemory(dict(model.named_parameters()) | dict(persistent_buffers(model)))
     infos = published_tensors(tensors.tensors, network, torch.float32)
-    write_safetensors(again, infos, iterate_published(tensors, network, torch.float32), max_file_bytes=20_000)
-    assert len(list(again.glob("*.safetensors"))) > 1
-    assert_same(published(SafetensorsFolder(again)), published(SafetensorsFolder(tmp_path)))
+    write_safetensors(copy, infos, iterate_published(tensors, network, torch.float32), max_file_bytes=20_000)
+    assert len(list(copy.glob("*.safetensors"))) > 1
+    assert_same(published(SafetensorsFolder(copy)), published(SafetensorsFolder(tmp_path)))
 
 
 def persistent_buffers(model: PretrainedModel) -> dict[str, Tensor]:
@@ -77,7 +77,7 @@ def persistent_buffers(model: PretrainedModel) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in model.state_dict().items() if name not in names}
 
 
-def test_stored_types_become_those_of_master_weights_or_of_a_frozen_base(tmp_path: Path) -> None:
+def test_stored_weights_are_cast_to_the_dtype_of_the_model(tmp_path: Path) -> None:
     config = tiny_config("qwen3_moe")
     publish(tmp_path, config, torch.bfloat16)
     path = next(p for p in tmp_path.glob("*.safetensors") if "model.norm.weight" in load_file(p))
@@ -98,7 +98,7 @@ def test_stored_types_become_those_of_master_weights_or_of_a_frozen_base(tmp_pat
 
 
 @pytest.mark.parametrize("kept", [("model.embed_tokens.weight", "lm_head.weight"), ("lm_head.weight",)])
-def test_tied_models_with_a_redundant_or_only_an_output_layer(tmp_path: Path, kept: tuple[str, ...]) -> None:
+def test_tied_weights_load_from_the_output_layer_or_both(tmp_path: Path, kept: tuple[str, ...]) -> None:
     config = tiny_config("qwen2")
     own = publish(tmp_path, config)
     weights = published(SafetensorsFolder(tmp_path))
@@ -128,11 +128,11 @@ def rewrite(folder: Path, tensors: dict[str, Tensor]) -> None:
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.safetensors")
 
 
-def test_parts_of_other_models_in_published_checkpoints_are_left_out(tmp_path: Path) -> None:
+def test_unused_tensors_of_published_checkpoints_are_ignored(tmp_path: Path) -> None:
     config = tiny_config("glm4_moe")
     own = publish(tmp_path, config)
     weights = published(SafetensorsFolder(tmp_path))
-    weights["model.layers.46.eh_proj.weight"] = torch.zeros(2)  # GLM-4.5-Air's layer for speculation
+    weights["model.layers.46.eh_proj.weight"] = torch.zeros(2)  # GLM-4.5-Air's layer for speculative decoding
     weights["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.zeros(2)
     rewrite(tmp_path, weights)
     model = empty(config)
@@ -144,9 +144,9 @@ FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
 def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
-    """Unpack MXFP4 by the letter: [E, out, groups, 16] bytes, low half first, times 2^(scale − 127)."""
+    """Unpack MXFP4 one by one: [E, out, groups, 16] bytes, low half first, times 2^(scale − 127)."""
     experts, out, groups, _ = blocks.shape
-    found = torch.empty(experts, groups * 32, out)
+    values = torch.empty(experts, groups * 32, out)
     for e in range(experts):
         for o in range(out):
             row = []
@@ -156,11 +156,11 @@ def unpacked(blocks: Tensor, scales: Tensor) -> Tensor:
                         row.append(
                             (-1) ** (bits >> 3) * FP4[bits & 7] * 2.0 ** (scales[e, o, g].item() - 127)
                         )
-            found[e, :, o] = torch.tensor(row)
-    return found.bfloat16()
+            values[e, :, o] = torch.tensor(row)
+    return values.bfloat16()
 
 
-def test_gpt_oss_as_it_is_published_in_four_bits(tmp_path: Path) -> None:
+def test_four_bit_gpt_oss_weights_are_unpacked_on_loading(tmp_path: Path) -> None:
     config = tiny_config("gpt_oss", hidden_size=32, intermediate_size=64, num_local_experts=3)
     own = publish(tmp_path, config, torch.bfloat16)
     weights, generator = published(SafetensorsFolder(tmp_path)), torch.Generator().manual_seed(5)
@@ -228,7 +228,7 @@ NORM = "model.layers.0.input_layernorm.weight"
         ),
     ],
 )  # fmt: skip
-def test_what_does_not_fit_the_model_is_named(
+def test_weights_that_do_not_match_the_model_are_refused(
     tmp_path: Path, change: Callable[[dict[str, Tensor]], None], message: str
 ) -> None:
     config = tiny_config("qwen3_moe")
@@ -257,7 +257,7 @@ def test_quantised_and_unreadable_configurations_are_refused(tmp_path: Path, tex
         open_weights(tmp_path, empty(config))
 
 
-def test_the_built_in_model_reads_the_same_folders(tmp_path: Path) -> None:
+def test_builtin_model_loads_weights_from_the_same_folders(tmp_path: Path) -> None:
     model = small.model(seed=4)
     weights = dict(model.state_dict())
     (tmp_path / "config.json").write_text("{}")

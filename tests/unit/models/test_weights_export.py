@@ -1,4 +1,4 @@
-"""Exports and checkpoints keep what was published: weights, tokenizer, chat template, generation settings."""
+"""Exports and checkpoints preserve weights, tokenizer, chat template and generation settings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ CARRIED = (
 
 
 def write_published(folder: Path, family: str, **shape: Any) -> Path:
-    """Write a folder as hubs have them: several files of weights, settings, a licence, and a program."""
+    """Write a folder like those of hubs: several weight files, settings, a licence and a program."""
     write_tiny(folder, family, seed=6, chat_template=TEMPLATE, max_shard_size="30KB", **shape)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|mine|>"]})
@@ -58,8 +58,8 @@ def write_published(folder: Path, family: str, **shape: Any) -> Path:
     return folder
 
 
-def same_weights(found: Path, expected: Path, dtype: torch.dtype) -> None:
-    ours, theirs = SafetensorsFolder(found), SafetensorsFolder(expected)
+def assert_same_weights(actual: Path, expected: Path, dtype: torch.dtype) -> None:
+    ours, theirs = SafetensorsFolder(actual), SafetensorsFolder(expected)
     assert set(ours.tensors) == set(theirs.tensors)
     for name in theirs.tensors:
         buffer = "correction_bias" in name
@@ -68,12 +68,12 @@ def same_weights(found: Path, expected: Path, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("family", ["qwen2", "gpt_oss", "gemma3_text", "glm4_moe"])
-def test_an_export_opens_in_transformers_as_the_original_does(tmp_path: Path, family: str) -> None:
+def test_an_export_loads_in_transformers_like_the_original(tmp_path: Path, family: str) -> None:
     source = write_published(tmp_path / "published", family)
     out = tmp_path / "out"
     export_folder(source, out, dtype=torch.float32, max_file_bytes=30_000)
     assert (out / "model.safetensors.index.json").exists()
-    same_weights(out, source, torch.float32)
+    assert_same_weights(out, source, torch.float32)
     for name in CARRIED:
         assert (out / name).read_bytes() == (source / name).read_bytes()
     assert not (out / "modeling_custom.py").exists()
@@ -96,8 +96,8 @@ def test_an_export_opens_in_transformers_as_the_original_does(tmp_path: Path, fa
 
 
 @pytest.mark.parametrize("family", ["gpt_oss", "glm4_moe"])
-def test_the_shards_of_a_run_are_opened_and_exported(tmp_path: Path, family: str) -> None:
-    """A run's checkpoint: the policy's files, and its weights as ranks write them."""
+def test_a_sharded_run_checkpoint_is_opened_and_exported(tmp_path: Path, family: str) -> None:
+    """Write a run's checkpoint: the policy's files and its weights in the ranks' format."""
     source = write_published(tmp_path / "published", family)
     opened = open_model(str(source), home=tmp_path)
     with torch.no_grad():
@@ -107,13 +107,13 @@ def test_the_shards_of_a_run_are_opened_and_exported(tmp_path: Path, family: str
     checkpoint.mkdir(parents=True)
     save({"model": stored_tensors(opened.model)}, checkpoint_id=checkpoint / "shards", no_dist=True)
     write_policy_files(checkpoint, opened, {"iterations": 1})
-    again = open_model("run:r1", home=tmp_path)
+    reopened = open_model("run:r1", home=tmp_path)
     for name, tensor in opened.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], tensor), name
-    assert again.provenance["iterations"] == 1
-    some = next(name for name in again.model.state_dict() if name.endswith("o_proj.weight"))
-    rows = torch.cat(list(open_weights(checkpoint, opened.model).rows(some, 3, 9)))
-    assert torch.equal(rows, opened.model.get_parameter(some)[3:9])
+        assert torch.equal(reopened.model.state_dict()[name], tensor), name
+    assert reopened.provenance["iterations"] == 1
+    projection = next(name for name in reopened.model.state_dict() if name.endswith("o_proj.weight"))
+    rows = torch.cat(list(open_weights(checkpoint, opened.model).rows(projection, 3, 9)))
+    assert torch.equal(rows, opened.model.get_parameter(projection)[3:9])
     out = tmp_path / "out"
     export_folder(checkpoint, out, dtype=torch.bfloat16)
     theirs = AutoModelForCausalLM.from_pretrained(out)
@@ -127,7 +127,7 @@ def test_the_shards_of_a_run_are_opened_and_exported(tmp_path: Path, family: str
     assert (provenance["iterations"], provenance["exported_from"]) == (1, str(checkpoint))
 
 
-def test_a_built_in_policy_keeps_its_chat_template_and_end_of_turn(tmp_path: Path) -> None:
+def test_export_of_a_builtin_policy_keeps_chat_template_and_eos_token(tmp_path: Path) -> None:
     save_policy_checkpoint(tmp_path / "policy", small.model(), small.tokenizer(), {"seed": 1})
     export_folder(tmp_path / "policy", tmp_path / "out", dtype=torch.bfloat16)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
@@ -139,7 +139,7 @@ def test_a_built_in_policy_keeps_its_chat_template_and_end_of_turn(tmp_path: Pat
     assert set(load_file(tmp_path / "out" / "model.safetensors")) == set(small.model().state_dict())
 
 
-def test_an_export_of_four_bit_weights_says_that_they_are_no_longer(tmp_path: Path) -> None:
+def test_export_of_four_bit_weights_removes_the_quantization_config(tmp_path: Path) -> None:
     source = write_published(tmp_path / "published", "gpt_oss", intermediate_size=32)
     weights = {
         name: tensor for path in source.glob("*.safetensors") for name, tensor in load_file(path).items()
@@ -173,14 +173,14 @@ def test_a_model_is_opened_without_reading_its_weights(tmp_path: Path) -> None:
         load_weights(unread.model, unread.model, unread.source, torch.device("cpu"))
         whole = open_model(ref, home=tmp_path)
         assert whole.source is None
-        expected, found = whole.model.state_dict(), unread.model.state_dict()
-        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+        expected, loaded = whole.model.state_dict(), unread.model.state_dict()
+        assert all(torch.equal(loaded[name], tensor) for name, tensor in expected.items())
     next(source.glob("*-00002-*")).unlink()
     with pytest.raises(CheckpointError, match="lacks 1 of the"):
         open_model(str(source), home=tmp_path, read=False)
 
 
-def test_a_damaged_checkpoint_leaves_the_old_export(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_keeps_the_previous_export(tmp_path: Path) -> None:
     source = write_published(tmp_path / "published", "qwen3")
     export_folder(source, tmp_path / "out", dtype=torch.float32)
     before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_leaves_the_old_export(tmp_path: Path) -> None:
 
 
 class _Command:
-    """Runs a command where it is unpickled."""
+    """Pickle payload that runs a command when loaded."""
 
     def __init__(self, command: str) -> None:
         self._command = command
@@ -202,7 +202,7 @@ class _Command:
         return os.system, (self._command,)
 
 
-def test_damaged_shards_of_a_run_are_named(tmp_path: Path) -> None:
+def test_damaged_or_malicious_shards_of_a_run_are_refused(tmp_path: Path) -> None:
     model = open_model(str(write_published(tmp_path, "qwen3")), home=tmp_path).model
     for path in tmp_path.glob("model*"):
         path.unlink()

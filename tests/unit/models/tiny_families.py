@@ -1,4 +1,4 @@
-"""Tiny random models of each family, as folders that ``transformers`` reads."""
+"""Tiny random models of each family, as folders readable by ``transformers``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CONFIGS: Mapping[str, Mapping[str, Any]] = {
         "first_k_dense_replace": 1, "use_qk_norm": True, "attention_bias": True, "partial_rotary_factor": 0.5,
     },
 }  # fmt: skip
-"""What each family's tiny configuration adds to the common sizes, by ``model_type``."""
+"""Settings of each family's tiny configuration beyond the common sizes, by ``model_type``."""
 FAMILIES = tuple(CONFIGS)
 
 
