@@ -1,4 +1,4 @@
-"""Random batches and configurations of the objective, and the product's answer to them."""
+"""Random batches and configurations of the objective, and the product's loss for them."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ configurations = st.fixed_dictionaries(
         "overlong_penalty": st.sampled_from([1.0, 0.25]),
     }
 )
-"""Every setting of the objective; who is filtered is part of the batch."""
+"""Every setting of the objective except filtered reasons, which are part of the batch."""
 
 
 def _token(code: int) -> Token:
-    """A token from 32 bits; every number is exact in float32, so that a gap of two is exact too."""
+    """Build a token from 32 bits; all numbers and their differences are exact in float32."""
     new = -(code & 127) * 3 / 64
     old = new - ((code >> 7 & 127) - 64) / 32
     sampler = old - ((code >> 14 & 63) - 32) / 32
@@ -63,17 +63,17 @@ def _token(code: int) -> Token:
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[Row]:
-    """Up to four groups of up to five trajectories of up to six tokens."""
+    """Draw up to four groups of up to five trajectories of up to six tokens."""
     token = st.integers(0, 2**32 - 1).map(_token)
     reward = st.sampled_from([0.0, 1.0, 0.0, 1.0, 0.25])
     state = st.sampled_from(["kept", "kept", "kept", "filtered", "lost"])
     row = st.tuples(reward, state, st.integers(0, CONTEXT + 2), st.lists(token, max_size=6).map(tuple))
     groups = draw(st.lists(st.lists(row, min_size=1, max_size=5), min_size=1, max_size=4))
-    return [Row(number, *own) for number, group in enumerate(groups) for own in group]
+    return [Row(number, *fields) for number, group in enumerate(groups) for fields in group]
 
 
 def sampled_without_correction(rows: Sequence[Row], choice: dict[str, Any]) -> list[Row]:
-    """The batch as the objective sees it: without an importance correction π_old is the sampler."""
+    """Return the batch with the sampler as π_old unless an importance correction is set."""
     if choice["importance_correction"] != "none":
         return list(rows)
     return [
@@ -82,7 +82,7 @@ def sampled_without_correction(rows: Sequence[Row], choice: dict[str, Any]) -> l
 
 
 def members_of(rows: Sequence[Row], config: AlgorithmConfig) -> list[Member]:
-    """The product's members of all rows, which are ordered by group."""
+    """Return the product's members of all rows, ordered by group."""
     groups: dict[int, list[TrajectoryOutcome]] = {}
     for row in rows:
         siblings = groups.setdefault(row.group, [])
@@ -93,8 +93,8 @@ def members_of(rows: Sequence[Row], config: AlgorithmConfig) -> list[Member]:
             index=len(siblings), reward=row.reward, termination=REASONS[row.state], length=row.length, kl=kl
         )
         siblings.append(outcome)
-    found = outcome_members(list(groups.values()), config, max_context=CONTEXT)
-    return [member for members in found for member in members]
+    by_group = outcome_members(list(groups.values()), config, max_context=CONTEXT)
+    return [member for members in by_group for member in members]
 
 
 def weights_of(rows: Sequence[Row], members: Sequence[Member], config: AlgorithmConfig) -> list[float]:
@@ -109,12 +109,12 @@ def token_batch(
     config: AlgorithmConfig,
     dtype: torch.dtype,
 ) -> TokenBatch:
-    """The carrying trajectories of ``rows`` as one microbatch with leaves to differentiate by."""
-    chosen = [i for i, weight in enumerate(weights) if weight]
-    lengths = torch.tensor([len(rows[i].tokens) for i in chosen], dtype=torch.int64)
+    """Return the trajectories with a weight as one microbatch with differentiable leaves."""
+    weighted = [i for i, weight in enumerate(weights) if weight]
+    lengths = torch.tensor([len(rows[i].tokens) for i in weighted], dtype=torch.int64)
 
     def column(name: str) -> Tensor:
-        values = [getattr(token, name) for i in chosen for token in rows[i].tokens]
+        values = [getattr(token, name) for i in weighted for token in rows[i].tokens]
         return torch.tensor(values, dtype=dtype)
 
     def repeated(values: list[float]) -> Tensor:
@@ -126,17 +126,17 @@ def token_batch(
         old_logprobs=column("old"),
         reference_logprobs=column("reference") if has_kl_loss(config) else None,
         entropies=column("entropy").requires_grad_() if needs_entropy(config) else None,
-        advantages=repeated([members[i].advantage or 0.0 for i in chosen]),
-        weights=repeated([weights[i] for i in chosen]),
-        rows=torch.repeat_interleave(torch.arange(len(chosen)), lengths),
-        num_rows=len(chosen),
+        advantages=repeated([members[i].advantage or 0.0 for i in weighted]),
+        weights=repeated([weights[i] for i in weighted]),
+        rows=torch.repeat_interleave(torch.arange(len(weighted)), lengths),
+        num_rows=len(weighted),
     )
 
 
 def product_loss(
     rows: Sequence[Row], config: AlgorithmConfig, dtype: torch.dtype
 ) -> tuple[LossParts, list[list[float]], list[list[float]]]:
-    """Loss, and gradients by each row's log-probabilities and entropies; zeros where a row carries none."""
+    """Return the loss and its gradients by each row's log-probabilities and entropies."""
     members = members_of(rows, config)
     weights = weights_of(rows, members, config)
     batch = token_batch(rows, members, weights, config, dtype)

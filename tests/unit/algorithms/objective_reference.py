@@ -1,7 +1,7 @@
-"""An independent statement of the whole objective in plain Python floats, written from the papers.
+"""An independent implementation of the whole objective in plain Python floats, written from the papers.
 
-It shares no code and no structure with the product: it goes trajectory by trajectory and token by token, uses
-``max`` and ``sum``, and knows the gradient in closed form.
+It shares no code and no structure with the product: it loops over trajectories and tokens, uses ``max`` and
+``sum``, and computes the gradient in closed form.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Token(NamedTuple):
-    """Log-probabilities of one sampled token under every policy that matters, and the policy's entropy."""
+    """Log-probabilities of one sampled token under each policy, and the entropy of the trained one."""
 
     new: float
     old: float
@@ -22,7 +22,7 @@ class Token(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One trajectory: ``state`` is kept, filtered or lost; ``length`` its whole conversation in tokens."""
+    """One trajectory: ``state`` is kept, filtered or lost; ``length`` counts the conversation's tokens."""
 
     group: int
     reward: float
@@ -56,18 +56,18 @@ def shaped_reward(row: Row, settings: Settings, context: int) -> float:
 
 def reference_advantages(rows: Sequence[Row], settings: Settings, context: int) -> list[float | None]:
     values: dict[int, float] = {}
-    for me, row in enumerate(rows):
+    for index, row in enumerate(rows):
         if row.state == "kept" or (row.state == "filtered" and settings["filtered_baseline"] != "drop"):
             zeroed = row.state == "filtered" and settings["filtered_baseline"] == "keep_zero"
-            values[me] = 0.0 if zeroed else shaped_reward(row, settings, context)
-    answer: list[float | None] = []
-    for me, row in enumerate(rows):
-        if me not in values:
-            answer.append(None)
+            values[index] = 0.0 if zeroed else shaped_reward(row, settings, context)
+    advantages: list[float | None] = []
+    for index, row in enumerate(rows):
+        if index not in values:
+            advantages.append(None)
             continue
         group = {other: value for other, value in values.items() if rows[other].group == row.group}
-        others = [value for other, value in group.items() if other != me]
-        mine, everyone, siblings = values[me], list(values.values()), list(group.values())
+        others = [value for other, value in group.items() if other != index]
+        mine, everyone, siblings = values[index], list(values.values()), list(group.values())
         if settings["baseline"] == "leave_one_out":
             advantage = mine - sum(others) / len(others) if others and _spread(siblings) else 0.0
         elif settings["baseline"] == "group_mean":
@@ -80,8 +80,8 @@ def reference_advantages(rows: Sequence[Row], settings: Settings, context: int) 
         if _spread(pool):
             mean = sum(pool) / len(pool)
             advantage /= math.sqrt(sum((v - mean) ** 2 for v in pool) / (len(pool) - 1)) + 1e-6
-        answer.append(advantage)
-    return answer
+        advantages.append(advantage)
+    return advantages
 
 
 def _spread(values: Sequence[float]) -> bool:
@@ -105,7 +105,7 @@ def correction(row: Row, settings: Settings) -> list[float]:
 def reference_loss(
     rows: Sequence[Row], settings: Settings, context: int
 ) -> tuple[float, list[list[float]], list[list[float]]]:
-    """The loss, its derivative by each token's log-probability, and by each token's entropy."""
+    """Return the loss and its derivatives by each token's log-probability and entropy."""
     advantages = reference_advantages(rows, settings, context)
     silent = {
         row.group
@@ -154,8 +154,7 @@ def reference_loss(
 def surrogate_of(
     row: Row, advantage: float, weights: Sequence[float], settings: Settings
 ) -> tuple[list[float], list[float]]:
-    """Corrected surrogate losses of one trajectory's tokens, and the derivative of their sum by each log
-    π."""
+    """Return a trajectory's corrected surrogate losses per token and their sum's slopes by each log π."""
     low, high = 1 - settings["clip_low"], 1 + settings["clip_high"]
     gaps = [token.new - token.old for token in row.tokens]
     if settings["ratio"] == "none":

@@ -1,4 +1,4 @@
-"""Advantages: hand-computed groups, each a trap that published systems fall into."""
+"""Advantages of hand-computed groups that cover known errors of published systems."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def values(members: tuple[Member, ...]) -> list[float | None]:
     return [member.advantage for member in members]
 
 
-def test_leave_one_out_by_hand() -> None:
+def test_leave_one_out_advantages_match_manual_computation() -> None:
     members = members_of([1.0, 0.0, 0.0, 1.0])
     assert values(members) == pytest.approx([2 / 3, -2 / 3, -2 / 3, 2 / 3], abs=1e-15)
     assert [m.baseline for m in members] == pytest.approx([1 / 3, 2 / 3, 2 / 3, 1 / 3], abs=1e-15)
@@ -39,7 +39,7 @@ def test_leave_one_out_by_hand() -> None:
     ("policy", "advantage", "baseline"),
     [("drop", 0.0, None), ("keep_real_reward", 1.0 - 2 / 7, 2 / 7), ("keep_zero", 1.0, 0.0)],
 )
-def test_one_success_and_seven_timeouts_under_each_policy(
+def test_filtered_baseline_policies_for_one_success_and_seven_timeouts(
     policy: str, advantage: float, baseline: float | None
 ) -> None:
     """Two of the timed-out trajectories would have passed their tests."""
@@ -53,7 +53,7 @@ def test_one_success_and_seven_timeouts_under_each_policy(
         assert (member.advantage is None) == (policy == "drop")
 
 
-def test_every_reason_is_filtered_only_when_it_is_named() -> None:
+def test_termination_reasons_are_filtered_only_if_configured() -> None:
     for reason in (TerminationReason.MAX_CONTEXT, TerminationReason.ENV_TIMEOUT, TerminationReason.MAX_STEPS):
         named = members_of([(0.0, reason), (1.0, SUBMITTED), (0.0, SUBMITTED)], filtered_reasons=(reason,))
         assert (named[0].loss_mask, named[0].mask_reason) == (False, reason.value)
@@ -70,7 +70,7 @@ def test_every_reason_is_filtered_only_when_it_is_named() -> None:
         ("keep_zero", (None, TIMEOUT)),
     ],
 )
-def test_infrastructure_failures_change_nothing_for_the_others(policy: str, lost: Outcome) -> None:
+def test_infrastructure_failures_do_not_change_other_members(policy: str, lost: Outcome) -> None:
     others: list[Outcome] = [(1.0, SUBMITTED), (0.0, SUBMITTED), (0.0, TIMEOUT)]
     with_lost = members_of([*others, lost], filtered_baseline=policy)
     assert with_lost[:3] == members_of(others, filtered_baseline=policy)
@@ -94,7 +94,7 @@ def test_uniform_and_singleton_groups_have_advantages_of_exactly_zero(
     assert not any(member.has_signal for member in members)
 
 
-def test_a_group_that_infrastructure_lost_entirely_or_that_is_empty() -> None:
+def test_empty_and_entirely_lost_groups_have_no_advantages() -> None:
     assert group_members([], AlgorithmConfig(), max_context=64) == ()
     members = members_of([(None, SUBMITTED)] * 3)
     assert values(members) == [None] * 3
@@ -129,15 +129,13 @@ def overlong(length: int, **settings: Any) -> float | None:
 
 
 @pytest.mark.parametrize(("length", "expected"), [(80, 0.0), (85, -0.25), (100, -1.0), (130, -1.0)])
-def test_the_overlong_penalty_sinks_over_the_buffer_and_stops_at_the_limit(
-    length: int, expected: float
-) -> None:
+def test_overlong_penalty_grows_over_the_buffer_up_to_the_limit(length: int, expected: float) -> None:
     assert overlong(length, overlong_buffer=20) == pytest.approx(expected)
     assert overlong(length, overlong_buffer=0.2) == pytest.approx(expected)
     assert overlong(length, overlong_buffer=20, overlong_penalty=0.5) == pytest.approx(expected / 2)
 
 
-def test_kl_in_the_reward_is_taken_off_before_the_baseline() -> None:
+def test_kl_in_the_reward_is_subtracted_before_the_baseline() -> None:
     group = make_group([make_trajectory(1.0), make_trajectory(1.0, index=1)])
     config = AlgorithmConfig(kl="k1", kl_placement="reward", kl_coefficient=0.1)
     (members,) = step_members([group], config, max_context=64, kl_sums=[[2.0, 4.0]])
@@ -148,7 +146,7 @@ def test_kl_in_the_reward_is_taken_off_before_the_baseline() -> None:
     assert values(step_members([group], in_loss, max_context=64)[0]) == [0.0, 0.0]
 
 
-def test_a_dropped_group_counts_nowhere_and_says_why() -> None:
+def test_dropped_groups_are_masked_with_the_reason() -> None:
     outcomes: list[Outcome | float] = [1.0, 1.0, (0.0, TIMEOUT), (None, SUBMITTED)]
     kept = members_of(outcomes)
     assert [m.loss_mask for m in kept] == [True, True, False, False]
@@ -172,7 +170,7 @@ def test_a_dropped_group_counts_nowhere_and_says_why() -> None:
         ([], "drop", False),
     ],
 )
-def test_which_groups_dynamic_sampling_keeps(
+def test_dynamic_sampling_keeps_only_informative_groups(
     outcomes: Sequence[Outcome | float], policy: Any, expected: bool
 ) -> None:
     pairs = [o if isinstance(o, tuple) else (o, SUBMITTED) for o in outcomes]

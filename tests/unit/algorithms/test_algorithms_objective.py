@@ -1,4 +1,4 @@
-"""The loss against an independent float64 reference, over random batches and all settings."""
+"""The loss compared with an independent float64 reference, over random batches and all settings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def close(actual: float, expected: float, tolerance: float, scale: float = 1.0) 
 
 
 def assume_no_tie(rows: Sequence[Row], choice: dict[str, Any]) -> None:
-    """At a bound itself either side is right, and rewards a rounding error apart are all error."""
+    """Reject batches with a ratio close to a bound, where both results are correct."""
     bounds = {1 - choice["clip_low"], 1 + choice["clip_high"], choice["dual_clip"] or 9.0}
     band = {choice["importance_low"], choice["importance_high"]}
     for row in rows:
@@ -63,7 +63,7 @@ def test_loss_and_gradient_equal_the_reference(rows: list[Row], choice: dict[str
     rows = sampled_without_correction(rows, choice)
     assume_no_tie(rows, choice)
     expected, by_logprob, by_entropy = reference_loss(rows, choice, CONTEXT)
-    # Terms of both signs cancel: the error is relative to what is added up.
+    # Terms of both signs cancel: the error is relative to the sum of magnitudes.
     scale = sum(abs(slope) for row in by_logprob for slope in row)
     for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-6)):
         parts, slopes, entropy_slopes = product_loss(rows, AlgorithmConfig(**choice), dtype)
@@ -76,10 +76,10 @@ def test_loss_and_gradient_equal_the_reference(rows: list[Row], choice: dict[str
 
 @settings(deadline=None, max_examples=60)
 @given(batches(), configurations, st.randoms(use_true_random=False))
-def test_any_cut_in_any_order_has_the_same_loss_and_gradient(
+def test_loss_and_gradient_do_not_depend_on_microbatching_or_order(
     rows: list[Row], choice: dict[str, Any], rng: Any
 ) -> None:
-    """A cut never separates the tokens of a trajectory."""
+    """Microbatches never split a trajectory."""
     rows = sampled_without_correction(rows, choice)
     config = AlgorithmConfig(**choice)
     members = members_of(rows, config)
@@ -105,7 +105,7 @@ def test_any_cut_in_any_order_has_the_same_loss_and_gradient(
 
 
 def one_batch(gaps: Sequence[float], advantages: Sequence[float], **columns: Any) -> TokenBatch:
-    """Tokens of one trajectory each, with log ρ given and everything else zero."""
+    """Return one token per trajectory with the given log ρ and zeros elsewhere."""
     new = torch.tensor(gaps, dtype=torch.float64)
     zeros = torch.zeros_like(new)
     return TokenBatch(
@@ -138,10 +138,10 @@ ADVANTAGES = [1.0, -1.0, 1.0, -1.0, 2.0, -3.0]
         ({"ratio": "none"}, [-a * math.log(q) for a, q in zip(ADVANTAGES, RATIOS, strict=True)], [], []),
     ],
 )  # fmt: skip
-def test_surrogates_by_hand(
+def test_surrogate_losses_match_manual_computation(
     choice: dict[str, Any], expected: list[float], high: list[int], low: list[int]
 ) -> None:
-    """PPO's clip acts above only for A > 0 and below only for A < 0; CISPO's caps for both."""
+    """PPO clips above only for A > 0 and below only for A < 0; CISPO caps for both signs."""
     parts = policy_loss(one_batch([math.log(q) for q in RATIOS], ADVANTAGES), AlgorithmConfig(**choice))
     assert parts.token_losses.tolist() == pytest.approx(expected)
     assert parts.loss.item() == pytest.approx(sum(expected))
@@ -160,8 +160,8 @@ def test_surrogates_by_hand(
         ("sequence_mask", [0.0, 0.0, 1.0, 1.0]),
     ],
 )
-def test_importance_corrections_by_hand(kind: Any, expected: list[float] | None) -> None:
-    """The first trajectory's gap is 10 and ½ (geometric mean 2.2), the second's 1."""
+def test_importance_corrections_match_manual_computation(kind: Any, expected: list[float] | None) -> None:
+    """The first trajectory's ratios are 10 and ½ (geometric mean 2.2), the second's 1."""
     sampler = -torch.tensor([10.0, 0.5, 1.0, 1.0], dtype=torch.float64).log()
     rows = torch.tensor([0, 0, 1, 1])
     batch = one_batch([0.0] * 4, [1.0] * 4, rows=rows, num_rows=2, sampler_logprobs=sampler)
@@ -188,8 +188,8 @@ def test_masked_tokens_are_those_without_a_gradient(
     assert parts.masked.tolist() == (batch.logprobs.grad == 0).tolist()
 
 
-def test_a_sequence_mask_survives_a_hundred_thousand_tokens() -> None:
-    """A product of ratios over so many tokens would be e^100: the geometric mean is e^0.001."""
+def test_sequence_mask_is_stable_over_a_hundred_thousand_tokens() -> None:
+    """The product of all ratios would be e^100; the geometric mean is e^0.001."""
     count = 100_000
     batch = one_batch([0.0] * count, [1.0] * count, rows=torch.zeros(count, dtype=torch.int64), num_rows=1,
                       sampler_logprobs=torch.full((count,), -0.001, dtype=torch.float64))  # fmt: skip
@@ -205,7 +205,7 @@ def test_a_missing_column_is_an_error_that_names_it() -> None:
         policy_loss(one_batch([0.0], [1.0]), AlgorithmConfig(entropy_coefficient=0.1))
 
 
-def test_an_empty_microbatch_has_a_loss_of_zero_with_a_graph() -> None:
+def test_an_empty_microbatch_has_a_differentiable_loss_of_zero() -> None:
     """A rank without rows must still be able to call backward."""
     empty = torch.zeros(0, dtype=torch.int64)
     for ratio in ("token", "sequence", "cispo", "none"):
@@ -225,7 +225,7 @@ def weights_by_hand(states: list[str], lengths: list[int], **choice: Any) -> lis
     ("aggregation", "denominator", "zero"),
     [("constant_length", "kept", "drop"), ("token_mean", "all", "drop"), ("sequence_mean", "kept", "keep")],
 )
-def test_nothing_divides_by_zero_when_nothing_carries_loss(
+def test_weights_are_zero_if_no_trajectory_carries_loss(
     aggregation: str, denominator: str, zero: str
 ) -> None:
     choice = {"aggregation": aggregation, "denominator": denominator, "zero_advantage_groups": zero}

@@ -33,7 +33,7 @@ torch.set_num_threads(1)
 
 
 def document_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """The rows as explain's input, observations between the sampled tokens."""
+    """Return the rows as input of explain, with observations between the sampled tokens."""
     trajectories = []
     for row in rows:
         mask = [1 if i % 2 else 0 for i in range(2 * len(row.tokens))]
@@ -51,7 +51,7 @@ def document_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 @settings(deadline=None, max_examples=60)
 @given(batches(), configurations)
-def test_it_is_the_loss_in_torch(rows: list[Row], choice: dict[str, Any]) -> None:
+def test_explanation_equals_the_loss_in_torch(rows: list[Row], choice: dict[str, Any]) -> None:
     rows = [row._replace(length=2 * len(row.tokens)) for row in rows if row.group == 0]
     rows = sampled_without_correction(rows, choice)
     config = AlgorithmConfig(**choice)
@@ -62,12 +62,12 @@ def test_it_is_the_loss_in_torch(rows: list[Row], choice: dict[str, Any]) -> Non
     assert answer["advantages"] == pytest.approx([member.advantage for member in members], rel=1e-12)
     assert answer["baselines"] == pytest.approx([member.baseline for member in members], rel=1e-12)
     assert answer["loss_masks"] == [int(member.loss_mask) for member in members]
-    flat = [x for own, w in zip(answer["token_losses"], weights, strict=True) if w for x in own[1::2]]
+    flat = [x for losses, w in zip(answer["token_losses"], weights, strict=True) if w for x in losses[1::2]]
     assert flat == pytest.approx(parts.token_losses.tolist(), rel=1e-12, abs=1e-12)
     assert answer["loss"] == pytest.approx(parts.loss.item(), rel=1e-12, abs=1e-12)
-    for own, weight in zip(answer["token_losses"], weights, strict=True):
-        assert not any(own[0::2])
-        assert weight or not any(own)
+    for losses, weight in zip(answer["token_losses"], weights, strict=True):
+        assert not any(losses[0::2])
+        assert weight or not any(losses)
 
 
 def trajectory(reward: float | None, termination: str = "submitted", **columns: Any) -> dict[str, Any]:
@@ -89,21 +89,21 @@ GROUP = {
 }  # fmt: skip
 
 
-def test_the_command_prints_the_arithmetic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_explain_prints_advantages_and_loss(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "group.json"
     path.write_text(json.dumps(GROUP))
     assert main(["explain", str(path)]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    answer = json.loads(said.out)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    answer = json.loads(printed.out)
     assert set(answer) == {"advantages", "baselines", "loss_masks", "token_losses", "loss"}
     assert answer["advantages"] == [1.0, -1.0, None, None]
     assert answer["baselines"] == [0.0, 1.0, None, None]
     assert answer["loss_masks"] == [1, 1, 0, 0]
     rho = [2.718281828459045**0.2, 2.718281828459045**0.4]
     expected = [[0.0, -rho[0], -1.28], [0.0, *rho], [0.0] * 3, [0.0] * 3]
-    for own, wanted in zip(answer["token_losses"], expected, strict=True):
-        assert own == pytest.approx(wanted)
+    for losses, wanted in zip(answer["token_losses"], expected, strict=True):
+        assert losses == pytest.approx(wanted)
     # Filtered trajectories count in the denominator, infrastructure's do not: 8 tokens × 3 trajectories.
     assert answer["loss"] == pytest.approx((rho[1] - 1.28) / (8 * 3))
 
@@ -114,8 +114,8 @@ def test_settings_and_presets_are_applied(capsys: pytest.CaptureFixture[str], tm
 
     def answer(*arguments: str) -> dict[str, Any]:
         assert main(["explain", str(path), *arguments]) == 0
-        found: dict[str, Any] = json.loads(capsys.readouterr().out)
-        return found
+        result: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return result
 
     assert answer("--preset", "dr_grpo")["advantages"] == pytest.approx([1 / 3, -2 / 3, 1 / 3, None])
     assert answer("--set", "filtered_baseline=keep_zero")["advantages"] == [1.0, -0.5, -0.5, None]
@@ -129,13 +129,13 @@ def test_settings_and_presets_are_applied(capsys: pytest.CaptureFixture[str], tm
 def test_every_preset_explains_a_plain_group(
     preset: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """What the plain columns cannot give is left out, and said so."""
+    """Terms without their columns are left out, with a message."""
     path = tmp_path / "group.json"
     path.write_text(json.dumps(GROUP))
     assert main(["explain", str(path), "--preset", preset]) == 0
-    said = capsys.readouterr()
-    assert len(json.loads(said.out)["advantages"]) == 4
-    assert ("left out" in said.err) == (PRESETS[preset]["kl"] != "none")
+    printed = capsys.readouterr()
+    assert len(json.loads(printed.out)["advantages"]) == 4
+    assert ("left out" in printed.err) == (PRESETS[preset]["kl"] != "none")
 
 
 def with_trajectories(*trajectories: dict[str, Any]) -> dict[str, Any]:
@@ -178,14 +178,14 @@ def test_bad_input_is_refused_with_a_reason(
     path = tmp_path / "group.json"
     path.write_text(group if isinstance(group, str) else json.dumps(group))
     assert main(["explain", str(path), *arguments]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("error: ")
-    assert message in said.err
-    assert said.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
 
 
-def test_an_empty_group_and_a_group_without_tokens() -> None:
+def test_groups_without_trajectories_or_tokens_have_a_loss_of_zero() -> None:
     assert explain(parse_group({"max_tokens": 4, "trajectories": []}), AlgorithmConfig())["loss"] == 0.0
     bare = trajectory(1.0, logprobs=[], old_logprobs=[], mask=[])
     answer = explain(
@@ -194,7 +194,7 @@ def test_an_empty_group_and_a_group_without_tokens() -> None:
     assert (answer["loss"], answer["token_losses"]) == (0.0, [[], []])
 
 
-def test_nothing_here_loads_torch() -> None:
+def test_explain_never_loads_torch() -> None:
     script = (
         "import sys, engine.algorithms, engine.algorithms.__main__, engine.algorithms.explain;"
         "sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"

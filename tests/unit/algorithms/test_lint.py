@@ -1,4 +1,4 @@
-"""The configuration linter: contradictions are refused, inert settings are said before anything starts."""
+"""The configuration linter: errors for contradictions, warnings for inert settings."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ def findings(**overrides: Any) -> list[LintFinding]:
 
 
 def warnings(**algorithm: Any) -> list[tuple[str, str]]:
-    found = findings(**{f"algorithm__{key}": value for key, value in algorithm.items()})
-    assert all(finding.severity == "warning" for finding in found), found
-    return [(finding.setting.removeprefix("algorithm."), finding.message) for finding in found]
+    reported = findings(**{f"algorithm__{key}": value for key, value in algorithm.items()})
+    assert all(finding.severity == "warning" for finding in reported), reported
+    return [(finding.setting.removeprefix("algorithm."), finding.message) for finding in reported]
 
 
 DELIBERATE = {"deepswe-32b-script": ["algorithm.clip_low", "algorithm.clip_high"]}
-"""Settings without effect that a recipe has as published: the script takes one optimizer step per batch."""
+"""Inert settings that a recipe keeps as published; its script takes one optimizer step per batch."""
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
-def test_no_recipe_warns_of_itself(recipe: str) -> None:
+def test_recipes_have_no_unexpected_warnings(recipe: str) -> None:
     run = RECIPES[recipe]()
-    found = lint_data(run.model_dump(mode="json"))
-    assert [finding.setting for finding in found] == DELIBERATE.get(recipe, [])
+    reported = lint_data(run.model_dump(mode="json"))
+    assert [finding.setting for finding in reported] == DELIBERATE.get(recipe, [])
     if isinstance(run, TrainRun):
-        assert lint(run) == found
+        assert lint(run) == reported
 
 
 @pytest.mark.parametrize("preset", sorted(set(PRESETS) - {"rloo"}))
-def test_no_preset_warns_of_itself(preset: str) -> None:
+def test_presets_have_no_warnings(preset: str) -> None:
     assert warnings(preset=preset) == []
 
 
@@ -56,16 +56,16 @@ def test_no_preset_warns_of_itself(preset: str) -> None:
         ({"lora_targets": ("q_proj",)}, "lora_targets", "has no effect without adapters"),
     ],
 )
-def test_settings_of_the_update_that_do_not_help_are_named(
+def test_ineffective_trainer_settings_are_warned_of(
     settings: dict[str, Any], setting: str, message: str
 ) -> None:
-    (found,) = findings(**{f"trainer__{key}": value for key, value in settings.items()})
-    assert (found.severity, found.setting) == ("warning", f"trainer.{setting}")
-    assert message in found.message
+    (finding,) = findings(**{f"trainer__{key}": value for key, value in settings.items()})
+    assert (finding.severity, finding.setting) == ("warning", f"trainer.{setting}")
+    assert message in finding.message
     assert findings(trainer__precision="bf16", trainer__lora_rank=8, trainer__lora_alpha=32.0) == []
 
 
-def test_rloo_with_two_steps_a_batch_is_off_policy() -> None:
+def test_rloo_with_two_optimizer_steps_per_batch_is_warned_of() -> None:
     ((setting, message),) = warnings(preset="rloo")
     assert setting == "ratio"
     assert "2 optimizer steps of a batch (trainer.minibatches)" in message
@@ -118,14 +118,14 @@ def test_a_semicolon_in_a_value_does_not_split_a_finding() -> None:
     assert finding.message.startswith("there is no format 'x; seed: z'; there are: ")
 
 
-def test_a_group_of_one_is_fine_with_a_batch_wide_baseline() -> None:
+def test_a_group_of_one_is_allowed_with_a_batch_wide_baseline() -> None:
     assert findings(rollout__group_size=1, algorithm__preset="reinforce_pp") == []
 
 
-def test_the_clip_is_inert_with_one_update_per_batch() -> None:
-    found = {f.setting: f.message for f in findings(trainer__minibatches=1)}
-    why = "has no effect: one update per batch (trainer.minibatches = 1)"
-    assert found == {"algorithm.clip_low": why, "algorithm.clip_high": why}
+def test_clip_settings_are_inert_with_one_update_per_batch() -> None:
+    messages = {f.setting: f.message for f in findings(trainer__minibatches=1)}
+    message = "has no effect: one update per batch (trainer.minibatches = 1)"
+    assert messages == {"algorithm.clip_low": message, "algorithm.clip_high": message}
 
 
 @pytest.mark.parametrize(
@@ -170,9 +170,9 @@ def test_the_clip_is_inert_with_one_update_per_batch() -> None:
 def test_inert_and_surprising_settings_are_warned_of(
     settings: dict[str, Any], setting: str, message: str
 ) -> None:
-    found = warnings(**settings)
-    assert setting in dict(found)
-    assert any(message in text for name, text in found if name == setting)
+    reported = warnings(**settings)
+    assert setting in dict(reported)
+    assert any(message in text for name, text in reported if name == setting)
 
 
 def test_the_engine_prints_warnings_before_anything_starts(
@@ -187,8 +187,8 @@ def test_the_engine_prints_warnings_before_anything_starts(
     monkeypatch.setattr(engine_run, "run_attempt", attempt)
     arguments = ["--recipe", "quickstart", "--set", "trainer.minibatches=1", "--home", str(tmp_path)]
     assert engine_run.main(arguments) == 0
-    why = "has no effect: one update per batch (trainer.minibatches = 1)"
-    assert f"warning: algorithm.clip_high: {why}" in started[0].splitlines()
+    message = "has no effect: one update per batch (trainer.minibatches = 1)"
+    assert f"warning: algorithm.clip_high: {message}" in started[0].splitlines()
 
 
 def test_the_engine_refuses_contradictions(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

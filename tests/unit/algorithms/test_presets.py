@@ -1,4 +1,4 @@
-"""Presets: what they are made of, how they resolve, and that a resolved one is left alone."""
+"""Presets: composition, resolution, overrides and descriptions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.errors import ConfigError
 NAMES = sorted(PRESETS)
 
 
-def test_every_name_has_a_composition() -> None:
+def test_every_preset_name_has_a_composition() -> None:
     assert set(get_args(PresetName)) == set(PRESETS)
 
 
@@ -37,7 +37,7 @@ def test_every_name_has_a_composition() -> None:
         ("grpo_pp", ("leave_one_out", "none", "token", "constant_length", "none", "loss", (0.2, 0.28), 5)),
     ],
 )
-def test_the_compositions_are_the_papers(name: Any, expected: tuple[Any, ...]) -> None:
+def test_preset_compositions_match_the_papers(name: Any, expected: tuple[Any, ...]) -> None:
     config = AlgorithmConfig(preset=name)
     assert expected == (
         config.baseline, config.std_normalisation, config.ratio, config.aggregation, config.kl,
@@ -47,13 +47,13 @@ def test_the_compositions_are_the_papers(name: Any, expected: tuple[Any, ...]) -
     assert bool(config.overlong_buffer) == (name == "dapo")
 
 
-def test_the_default_is_grpo_pp_and_the_fields_say_so_too() -> None:
+def test_config_and_field_defaults_are_those_of_grpo_pp() -> None:
     assert AlgorithmConfig() == AlgorithmConfig(preset="grpo_pp")
     bare = {name: field.default for name, field in AlgorithmConfig.model_fields.items()}
     assert AlgorithmConfig.model_construct(**bare) == AlgorithmConfig()
 
 
-def test_a_given_setting_wins_over_the_preset() -> None:
+def test_explicit_settings_override_the_preset() -> None:
     config = AlgorithmConfig(preset="dapo", clip_high=0.35, filtered_reasons=("max_steps",))
     assert (config.clip_high, config.aggregation, config.kl) == (0.35, "token_mean", "none")
     assert changed_settings(config) == {"clip_high": 0.35, "filtered_reasons": ("max_steps",)}
@@ -61,12 +61,12 @@ def test_a_given_setting_wins_over_the_preset() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_resolving_is_idempotent_and_records_every_setting(name: Any) -> None:
-    once = AlgorithmConfig(preset=name, entropy_coefficient=0.001)
-    record = json.loads(once.model_dump_json())
+    resolved = AlgorithmConfig(preset=name, entropy_coefficient=0.001)
+    record = json.loads(resolved.model_dump_json())
     assert set(record) == set(AlgorithmConfig.model_fields)
-    twice = AlgorithmConfig.model_validate(record)
-    assert twice == once
-    assert twice.model_dump_json() == once.model_dump_json()
+    reparsed = AlgorithmConfig.model_validate(record)
+    assert reparsed == resolved
+    assert reparsed.model_dump_json() == resolved.model_dump_json()
 
 
 @pytest.mark.parametrize("recipe", sorted(name for name, make in RECIPES.items() if make().kind == "train"))
@@ -93,7 +93,7 @@ def test_an_overridden_preset_replaces_the_resolved_section(recipe: str) -> None
         ({"importance_low": 3.0}, "importance_low 3.0 exceeds importance_high 2.0"),
     ],
 )
-def test_wrong_settings_are_named(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_algorithm(settings)
 
@@ -102,31 +102,31 @@ def sentences(**settings: Any) -> dict[str, str]:
     return dict(describe(AlgorithmConfig(**settings), max_context=32_768))
 
 
-def test_the_default_objective_in_words_and_numbers() -> None:
-    said = sentences()
-    assert said["Preset"] == "grpo_pp, unchanged."
-    assert "other siblings" in said["Advantage"]
-    assert "not divided" in said["Advantage"]
-    assert "below 0.8 and above 1.28" in said["Ratio and clip"]
-    assert "divided by 32,768" in said["Aggregation"]
-    assert "filtered trajectories count" in said["Aggregation"]
-    assert "max context, max response, max steps, rollout timeout, env timeout" in said["Filtering"]
-    assert "are excluded from their group's baseline" in said["Filtering"]
-    assert said["KL"].startswith("No KL term")
-    assert "sampler's own" in said["Importance correction"]
-    assert "Entropy" not in said
+def test_description_of_the_default_objective_states_its_settings() -> None:
+    texts = sentences()
+    assert texts["Preset"] == "grpo_pp, unchanged."
+    assert "other siblings" in texts["Advantage"]
+    assert "not divided" in texts["Advantage"]
+    assert "below 0.8 and above 1.28" in texts["Ratio and clip"]
+    assert "divided by 32,768" in texts["Aggregation"]
+    assert "filtered trajectories count" in texts["Aggregation"]
+    assert "max context, max response, max steps, rollout timeout, env timeout" in texts["Filtering"]
+    assert "are excluded from their group's baseline" in texts["Filtering"]
+    assert texts["KL"].startswith("No KL term")
+    assert "sampler's own" in texts["Importance correction"]
+    assert "Entropy" not in texts
 
 
-def test_words_follow_the_settings() -> None:
-    said = sentences(preset="dapo", dual_clip=3.0, importance_correction="icepop", importance_low=0.5)
-    assert said["Preset"] == (
+def test_description_follows_the_settings() -> None:
+    texts = sentences(preset="dapo", dual_clip=3.0, importance_correction="icepop", importance_low=0.5)
+    assert texts["Preset"] == (
         "dapo, changed in dual_clip = 3, importance_correction = icepop, importance_low = 0.5."
     )
-    assert "at a ratio of 3" in said["Ratio and clip"]
-    assert "trainer's old" in said["Ratio and clip"]
-    assert "tokens outside 0.5 … 2 carry no loss" in said["Importance correction"]
-    assert "replaced by fresh ones, in up to 3 rounds" in said["Groups without a signal"]
-    assert "last 6,554 tokens" in said["Overlong penalty"]
+    assert "at a ratio of 3" in texts["Ratio and clip"]
+    assert "trainer's old" in texts["Ratio and clip"]
+    assert "tokens outside 0.5 … 2 carry no loss" in texts["Importance correction"]
+    assert "replaced by fresh ones, in up to 3 rounds" in texts["Groups without a signal"]
+    assert "last 6,554 tokens" in texts["Overlong penalty"]
     assert "0.04 times k3" in sentences(preset="grpo")["KL"]
     assert "subtracted from its reward" in sentences(preset="rloo")["KL"]
     assert "at most 5" in sentences(preset="cispo")["Ratio and clip"]
@@ -134,7 +134,7 @@ def test_words_follow_the_settings() -> None:
     assert "No KL term" in sentences(preset="grpo", kl_coefficient=0)["KL"]
 
 
-def test_an_infinite_clip_survives_json() -> None:
+def test_an_infinite_clip_round_trips_through_json() -> None:
     """Strict JSON and Postgres' jsonb have no infinity."""
     for value in (math.inf, "inf", "Infinity"):
         config = AlgorithmConfig(clip_high=value, importance_high=value)
@@ -160,15 +160,15 @@ def test_an_infinite_clip_survives_json() -> None:
         {"algorithm.overlong_penalty": "nan"},
     ],
 )
-def test_no_other_setting_may_be_infinite_or_no_number(override: dict[str, Any]) -> None:
+def test_other_settings_refuse_infinity_and_nan(override: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve("quickstart", override)
     assert [problem.setting for problem in caught.value.problems] == list(override)
 
 
-def test_words_name_no_bound_that_is_none() -> None:
-    said = sentences(clip_high=math.inf)["Ratio and clip"]
-    assert "(below 0.8)" in said
-    assert "inf" not in said
+def test_description_omits_infinite_bounds() -> None:
+    text = sentences(clip_high=math.inf)["Ratio and clip"]
+    assert "(below 0.8)" in text
+    assert "inf" not in text
     assert "no ratio is clipped" in sentences(clip_low=1, clip_high="inf")["Ratio and clip"]
     assert "at least 0.8" in sentences(preset="cispo", clip_low=0.2, clip_high="inf")["Ratio and clip"]

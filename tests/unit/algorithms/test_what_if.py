@@ -25,11 +25,11 @@ GROUP = stored((1.0, SUBMITTED), (0.0, SUBMITTED), (1.0, TIMEOUT), (None, SUBMIT
 
 
 def answers(settings: Any, **arguments: Any) -> tuple[list[float | None], list[bool]]:
-    found = what_if(GROUP, settings, max_context=100, **arguments)
-    return [member.advantage for member in found.members], [member.loss_mask for member in found.members]
+    result = what_if(GROUP, settings, max_context=100, **arguments)
+    return [member.advantage for member in result.members], [member.loss_mask for member in result.members]
 
 
-def test_the_settings_decide() -> None:
+def test_settings_determine_advantages_and_masks() -> None:
     assert answers({}) == ([1.0, -1.0, None, None], [True, True, False, False])
     assert answers({"filtered_baseline": "keep_zero"}) == (
         [1.0, -0.5, -0.5, None],
@@ -39,23 +39,23 @@ def test_the_settings_decide() -> None:
     assert answers({"preset": "dr_grpo"})[0] == pytest.approx([1 / 3, -2 / 3, 1 / 3, None])
 
 
-def test_settings_change_the_runs_own_objective_unless_a_preset_is_named() -> None:
+def test_settings_override_the_base_objective_unless_a_preset_is_given() -> None:
     base = AlgorithmConfig(preset="dr_grpo")
     assert what_if(GROUP, {"baseline": "none"}, base=base, max_context=100).config == AlgorithmConfig(
         preset="dr_grpo", baseline="none"
     )
-    anew = what_if(GROUP, {"preset": "gspo"}, base=base, max_context=100)
-    assert anew.config == AlgorithmConfig(preset="gspo")
+    from_preset = what_if(GROUP, {"preset": "gspo"}, base=base, max_context=100)
+    assert from_preset.config == AlgorithmConfig(preset="gspo")
 
 
-def test_the_same_settings_give_what_the_run_had() -> None:
+def test_unchanged_settings_reproduce_the_members_of_the_run() -> None:
     for preset in ("grpo", "dapo", "grpo_pp"):
         config = AlgorithmConfig.model_validate({"preset": preset})
-        (had,) = outcome_members([GROUP], config, max_context=100)
-        assert what_if(GROUP, config, max_context=100).members == had
+        (expected,) = outcome_members([GROUP], config, max_context=100)
+        assert what_if(GROUP, config, max_context=100).members == expected
 
 
-def test_batch_wide_settings_see_the_updates_other_groups() -> None:
+def test_batch_wide_settings_include_the_other_groups() -> None:
     others = [stored((0.0, SUBMITTED), (0.0, SUBMITTED), (0.0, SUBMITTED))]
     settings = {"baseline": "batch_mean", "filtered_reasons": []}
     alone = what_if(GROUP, settings, max_context=100)
@@ -66,7 +66,7 @@ def test_batch_wide_settings_see_the_updates_other_groups() -> None:
     assert beside.notes == ()
 
 
-def test_what_cannot_be_told_afterwards_is_said() -> None:
+def test_terms_that_cannot_be_recomputed_are_noted() -> None:
     (note,) = what_if(GROUP, {"preset": "rloo"}, max_context=100).notes
     assert "k1 penalty on the reward is left out" in note
     blind = [TrajectoryOutcome(index=0, reward=1.0, termination=SUBMITTED)]
