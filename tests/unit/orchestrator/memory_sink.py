@@ -1,4 +1,4 @@
-"""A run whose events stay in memory."""
+"""A run context with an in-memory event sink."""
 
 from __future__ import annotations
 

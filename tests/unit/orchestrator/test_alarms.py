@@ -1,4 +1,4 @@
-"""Alarms: each condition just inside and outside its threshold, the groups it names, what a restart keeps."""
+"""Alarms: thresholds from both sides, named groups, and state across restarts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def raised(
     return [(alert["code"], alert["iteration"]) for alert in sink.alerts]
 
 
-def test_a_quiet_run_raises_nothing() -> None:
+def test_a_quiet_run_raises_no_alert() -> None:
     assert raised([{}] * 30) == []
 
 
@@ -115,11 +115,11 @@ def test_a_quiet_run_raises_nothing() -> None:
         ([{}] * 3 + [{"tokens/response_mean": 201.0}] * 4, [("response_length", 4)]),
     ],
 )
-def test_thresholds(changes: list[dict[str, float]], expected: list[tuple[str, int]]) -> None:
+def test_alerts_respect_thresholds(changes: list[dict[str, float]], expected: list[tuple[str, int]]) -> None:
     assert raised(changes) == expected
 
 
-def test_lost_rollouts_are_told_by_what_failed() -> None:
+def test_infrastructure_alert_counts_lost_rollouts_by_cause() -> None:
     died = [replace(t, failure="died") for t in group("t", [None] * 3).trajectories]
     ungraded = make_trajectory(None, TerminationReason.SUBMITTED, index=3, task_id="t")
     stuck = make_trajectory(None, TerminationReason.MODEL_ERROR, index=4, task_id="t")
@@ -133,7 +133,7 @@ def test_lost_rollouts_are_told_by_what_failed() -> None:
 TIMED = TerminationReason.ROLLOUT_TIMEOUT
 
 
-def test_an_iteration_without_a_trained_token_says_how_its_rollouts_ended() -> None:
+def test_nothing_trained_alert_counts_rollouts_by_ending() -> None:
     alarms, sink = make_alarms()
     groups = [group("a", [0.0] * 4, termination=TIMED), group("b", [0.0, None, 0.0, 0.0])]
     watch(alarms, [{"tokens/trained": 0.0}], groups)
@@ -146,20 +146,20 @@ def test_an_iteration_without_a_trained_token_says_how_its_rollouts_ended() -> N
     ("timed", "submitted", "expected"),
     [(1, 9, []), (2, 8, ["rollout_limits"]), (7, 0, ["rollout_limits"]), (8, 0, ["rollouts_alike"])],
 )
-def test_limits_and_equal_endings(timed: int, submitted: int, expected: list[str]) -> None:
+def test_alerts_for_time_limits_and_equal_endings(timed: int, submitted: int, expected: list[str]) -> None:
     groups = [group("a", [0.0] * timed, termination=TIMED), group("b", [1.0] * submitted)]
-    groups = [one for one in groups if one.trajectories]
+    groups = [candidate for candidate in groups if candidate.trajectories]
     assert [code for code, _ in raised([{}], groups)] == expected
 
 
-def test_other_limits_matter_from_one_half_on() -> None:
+def test_step_limits_raise_an_alert_above_half_of_the_rollouts() -> None:
     steps = TerminationReason.MAX_STEPS
     assert raised([{}], [group("a", [0.0] * 4, termination=steps), group("b", [1.0] * 4)]) == []
     limited = [group("a", [0.0] * 5, termination=steps), group("b", [1.0] * 4)]
     assert raised([{}], limited) == [("rollout_limits", 0)]
 
 
-def test_a_busy_machine_matters_where_time_limits_ended_rollouts() -> None:
+def test_busy_machine_alert_requires_rollouts_ended_by_time_limits() -> None:
     busy = MachineLoad(per_core=4.5, cores=2, throttled=None)
     alarms, sink = make_alarms()
     examine(alarms, 0, [group("b", [1.0] * 20)], load=busy)
@@ -170,40 +170,40 @@ def test_a_busy_machine_matters_where_time_limits_ended_rollouts() -> None:
     assert "load 9.0 on 2 cores) and time limits ended 1 of 20 rollouts" in alert["message"]
 
 
-def test_counted_rollouts_raise_each_alert_once_and_few_of_them_none_before_the_end() -> None:
+def test_rollout_alerts_are_raised_once_and_for_few_rollouts_only_at_the_end() -> None:
     sink = MemorySink()
     alarms = RolloutAlarms(context(sink), iteration=2, instances={"a": "task-a"})
-    found = RolloutMetrics()
+    metrics = RolloutMetrics()
     for index in range(12):
-        found.add(RolloutSummary.of(make_trajectory(0.0, TIMED, index=index, task_id="a")))
-    alarms.check(found)
+        metrics.add(RolloutSummary.of(make_trajectory(0.0, TIMED, index=index, task_id="a")))
+    alarms.check(metrics)
     assert sink.alerts == []
-    alarms.check(found, ended=True)
-    alarms.check(found, ended=True)
+    alarms.check(metrics, ended=True)
+    alarms.check(metrics, ended=True)
     (alert,) = [alert for alert in sink.alerts if alert["code"] != "machine_busy"]
     assert (alert["code"], alert["iteration"]) == ("rollouts_alike", 2)
     assert "all 12 rollouts ended alike (rollout time limit)" in alert["message"]
-    assert found.endings.counts == {"submitted": 0, "rollout_timeout": 12}
+    assert metrics.endings.counts == {"submitted": 0, "rollout_timeout": 12}
 
 
-def test_unreadable_calls_explain_equal_endings_and_are_told_at_the_end_of_a_collection() -> None:
+def test_unreadable_calls_alert_supersedes_the_limits_alert_at_the_end() -> None:
     steps = TerminationReason.MAX_STEPS
     limited = [group("a", [0.0] * 9, termination=steps)]
     assert raised([{"steps/unparsed": 1.0}], limited) == [("unreadable_calls", 0)]
     sink = MemorySink()
     alarms = RolloutAlarms(context(sink), iteration=0, instances={})
-    found = RolloutMetrics()
+    metrics = RolloutMetrics()
     for trajectory in limited[0].trajectories:
-        found.add(replace(RolloutSummary.of(trajectory), num_steps=2, unparsed_steps=2))
-    alarms.check(found)
+        metrics.add(replace(RolloutSummary.of(trajectory), num_steps=2, unparsed_steps=2))
+    alarms.check(metrics)
     assert sink.alerts == []
-    alarms.check(found, ended=True)
+    alarms.check(metrics, ended=True)
     (alert,) = sink.alerts
     assert alert["code"] == "unreadable_calls"
     assert "no response had a readable tool call" in alert["message"]
 
 
-def test_the_processor_quota_is_measured_over_the_work(
+def test_throttled_share_is_measured_between_probe_readings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mounts").write_text(f"cgroup2 {tmp_path} cgroup2 rw 0 0\n")
@@ -217,7 +217,7 @@ def test_the_processor_quota_is_measured_over_the_work(
     monkeypatch.setattr(os, "getloadavg", lambda: (6.0, 1.0, 1.0))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
     stat.write_text("usage_usec 1\nnr_periods 100\nnr_throttled 10\n")
-    (tmp_path / "cpu.stat").write_text("nr_periods 9000\nnr_throttled 8000\n")  # long ago
+    (tmp_path / "cpu.stat").write_text("nr_periods 9000\nnr_throttled 8000\n")  # before the probe
     probe = MachineProbe()
     assert probe.load().throttled is None
     stat.write_text("usage_usec 2\nnr_periods 200\nnr_throttled 70\n")
@@ -232,7 +232,7 @@ def test_an_alert_is_raised_again_only_after_its_condition_ceased() -> None:
     assert raised([bad, bad, bad, {}, bad]) == [("mismatch", 0), ("mismatch", 4)]
 
 
-def test_uniform_groups_three_times_in_a_row() -> None:
+def test_uniform_groups_raise_an_alert_after_three_iterations() -> None:
     uniform = [group(f"u{i}", SAME) for i in range(9)]
     assert raised([{}] * 2, [*uniform, group("m")]) == []
     assert raised([{}] * 9, [*uniform, group("m")]) == [("uniform_groups", 2)]
@@ -244,7 +244,7 @@ def trend(reward: float, submitted: float) -> list[dict[str, float]]:
     return [{}] * 5 + [{"reward/mean": 0.3 + reward, "termination/submitted": 0.9 - submitted}] * 5
 
 
-def test_reward_that_rises_while_submissions_fall() -> None:
+def test_rising_reward_with_falling_submissions_raises_an_alert() -> None:
     assert raised(trend(0.06, 0.06)) == [("reward_without_submission", 9)]
     assert raised(trend(0.04, 0.06)) == []
     assert raised(trend(0.06, 0.04)) == []
@@ -260,7 +260,7 @@ def named(change: dict[str, float], groups: Sequence[Group], *, quiet: int = 0, 
     return list(alert["task_ids"])
 
 
-def test_every_alert_names_the_groups_to_look_at() -> None:
+def test_every_alert_names_the_relevant_groups() -> None:
     short, long = group("short", tokens=3), group("long", tokens=30)
     sure, unsure = group("sure", logprob=-0.01), group("unsure", logprob=-3.0)
     assert named({"infra/rate": 0.5}, [group("ok"), group("lost", [1.0, None])]) == ["lost"]
@@ -282,7 +282,7 @@ def test_at_most_five_groups_are_named() -> None:
     assert named({"mismatch/mean": 1.0}, groups) == ["g8", "g7", "g6", "g5", "g4"]
 
 
-def test_a_restart_neither_repeats_nor_forgets() -> None:
+def test_a_restart_neither_repeats_nor_misses_alerts() -> None:
     quiet: list[dict[str, float]] = [{}] * 4
     changes = quiet + [{"mismatch/mean": 1.0, "entropy/mean": 0.01}] * 4 + trend(0.2, 0.2)
     whole, sink = make_alarms()

@@ -1,4 +1,4 @@
-"""Collections: what is finished is not repeated, what was lost is, and the numbers are those of one go."""
+"""Collections: resumption, repetition of lost rollouts, progress, plans and metrics."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ FIX = respond("file_editor", command="str_replace", path="pkg/m.py", old_str="a 
 
 
 def solver(context: GenerationContext) -> str:
-    """Solve every rollout but each third; turns and thus numbers differ from one to the next."""
+    """Solve two of three rollouts, with a varying number of turns."""
     number = context.key.index + int(context.key.task_id[:2], 16)
     turns = [LOOK] * (number % 4) + ([FIX] if number % 3 else []) + [SUBMIT]
     return turns[len(context.steps)]
@@ -70,7 +70,7 @@ def groups(tasks: int = 5, size: int = 8) -> list[GroupRequest]:
 
 
 class Attempt:
-    """One attempt of a run in a folder, over sandboxes in memory."""
+    """One attempt of a run in a folder, with in-memory sandboxes."""
 
     def __init__(self, folder: Path, epoch: int, stack: AsyncExitStack) -> None:
         self.sink = stack.enter_context(closing(SpoolSink(folder, epoch=epoch)))
@@ -114,8 +114,8 @@ def finished_keys(folder: Path) -> Counter[tuple[str, int]]:
 
 
 def untimed(metrics: RolloutMetrics) -> dict[str, float]:
-    found = metrics.metrics()
-    return {name: value for name, value in found.items() if not name.startswith(("time/", "sandbox/"))}
+    values = metrics.metrics()
+    return {name: value for name, value in values.items() if not name.startswith(("time/", "sandbox/"))}
 
 
 def make(
@@ -130,7 +130,7 @@ def key(index: int = 0, task_id: str = "t") -> RolloutKey:
     return RolloutKey(iteration=0, phase="train", task_id=task_id, index=index)
 
 
-def test_a_summary_reads_the_same_from_a_trajectory_and_from_its_event() -> None:
+def test_summaries_of_a_trajectory_and_of_its_event_are_equal() -> None:
     call: dict[str, Any] = {"thought": "", "response": "", "call": None, "observation": ""}
     usage: dict[str, Any] = {"prompt_tokens": 10, "generated_tokens": 4, "thinking_tokens": 1, "cost": 0.1}
     steps = [Step(index=index, cached_tokens=9 * index, **usage, **call) for index in range(2)]
@@ -144,23 +144,23 @@ def test_a_summary_reads_the_same_from_a_trajectory_and_from_its_event() -> None
     assert RolloutSummary.of(make(key(), steps=steps)).cost == pytest.approx(0.2)
 
 
-def test_the_order_of_rollouts_changes_no_bit_of_their_metrics() -> None:
+def test_metrics_do_not_depend_on_the_order_of_rollouts() -> None:
     rng = random.Random(1)
-    found = [
+    summaries = [
         RolloutSummary.of(make(key(n % 4, f"t{n % 7}"), rng.choice([rng.random(), 1.0, 0.0, None])))
         for n in range(400)
     ]
     expected, shuffled = RolloutMetrics(), RolloutMetrics()
-    for rollout in found:
+    for rollout in summaries:
         expected.add(rollout)
-    for rollout in rng.sample(found, len(found)):
+    for rollout in rng.sample(summaries, len(summaries)):
         shuffled.add(rollout)
     assert shuffled.metrics() == expected.metrics()
     assert shuffled.tally.summary() == expected.tally.summary()
-    assert expected.tally.summary().num_infrastructure == sum(rollout.is_lost for rollout in found)
+    assert expected.tally.summary().num_infrastructure == sum(rollout.is_lost for rollout in summaries)
 
 
-async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Path) -> None:
+async def test_a_collection_killed_at_any_byte_ends_with_the_metrics_of_one_attempt(tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     for folder in (whole, cut):
         folder.mkdir()
@@ -171,8 +171,8 @@ async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Pat
     while not spool.exists() or sum(finished_keys(cut).values()) < 40:
         epoch += 1
         async with AsyncExitStack() as stack:
-            found = await Attempt(cut, epoch, stack).collector(MemoryBackend(FILES)).collect()
-        if epoch <= 6:  # as if the process had been killed at any byte of what it wrote
+            metrics = await Attempt(cut, epoch, stack).collector(MemoryBackend(FILES)).collect()
+        if epoch <= 6:  # simulate a kill at a random byte of the spool
             end = rng.randrange(size, max(size + 1, spool.stat().st_size * epoch // 8))
             with spool.open("rb+") as file:
                 file.truncate(max(end, size))
@@ -180,12 +180,12 @@ async def test_cut_off_anywhere_it_ends_with_the_numbers_of_one_go(tmp_path: Pat
     assert epoch >= 4
     assert set(finished_keys(cut).values()) == {1}
     assert finished_keys(cut) == finished_keys(whole)
-    assert untimed(found) == untimed(expected)
-    assert found.tally.summary() == expected.tally.summary()
+    assert untimed(metrics) == untimed(expected)
+    assert metrics.tally.summary() == expected.tally.summary()
     assert spooled(cut, "run_started")[-1]["rollouts_kept"] > 0
 
 
-async def test_a_collection_ends_early_where_no_call_can_be_read_and_may_be_resumed(tmp_path: Path) -> None:
+async def test_a_collection_without_readable_calls_stops_early_and_can_be_resumed(tmp_path: Path) -> None:
     def bare(_context: GenerationContext) -> str:
         return 'Let me see. {"name": "execute_bash", "arguments": {"cmd": "ls"}}'
 
@@ -216,7 +216,7 @@ async def test_a_short_collection_without_a_readable_call_warns(tmp_path: Path) 
     assert alert["message"].startswith("no response had a readable tool call")
 
 
-async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_path: Path) -> None:
+async def test_a_resumed_collection_repeats_the_rollouts_cancelled_by_a_stop(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         attempt = Attempt(tmp_path, 1, stack)
 
@@ -227,10 +227,10 @@ async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_p
 
         class Slow(TextPolicy):
             async def generate(self, request: Any) -> Any:
-                found = await super().generate(request)
+                generation = await super().generate(request)
                 while attempt.control.stop_reason:
                     await asyncio.sleep(0.01)
-                return found
+                return generation
 
         with pytest.raises(RunStopped):
             await attempt.collector(MemoryBackend(FILES), Slow(stopping)).collect()
@@ -242,14 +242,14 @@ async def test_a_stopped_collection_goes_on_and_repeats_what_was_in_flight(tmp_p
     assert set(finished_keys(tmp_path).values()) == {1}
 
 
-async def test_a_pause_waits_for_what_is_in_flight_and_then_goes_on(tmp_path: Path) -> None:
-    told: list[str] = []
+async def test_a_pause_waits_for_rollouts_in_flight_and_can_be_resumed(tmp_path: Path) -> None:
+    pauses: list[str] = []
     async with AsyncExitStack() as stack:
         attempt = Attempt(tmp_path, 1, stack)
 
         def pausing(context: GenerationContext) -> str:
-            if attempt.ledger.count >= 10 and not told:
-                told.append("pause")
+            if attempt.ledger.count >= 10 and not pauses:
+                pauses.append("pause")
                 attempt.control.set_desired("pause")
             return solver(context)
 
@@ -264,7 +264,7 @@ async def test_a_pause_waits_for_what_is_in_flight_and_then_goes_on(tmp_path: Pa
     assert set(finished_keys(tmp_path).values()) == {1}
 
 
-async def test_what_infrastructure_lost_is_repeated_after_all_others(tmp_path: Path) -> None:
+async def test_lost_rollouts_are_repeated_after_all_others(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         attempt = Attempt(tmp_path, 1, stack)
         backend = MemoryBackend(FILES, faults=[start_fault(f"fault {n}") for n in range(5)])
@@ -276,7 +276,7 @@ async def test_what_infrastructure_lost_is_repeated_after_all_others(tmp_path: P
     assert set(order[-5:]) == set(lost)
 
 
-async def test_what_stays_lost_is_counted_named_and_repeated_by_the_next_attempt(tmp_path: Path) -> None:
+async def test_rollouts_that_stay_lost_are_reported_and_repeated_by_the_next_attempt(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         attempt = Attempt(tmp_path, 1, stack)
         backend = MemoryBackend(FILES, faults=[start_fault("no room") for _ in range(5)])
@@ -290,12 +290,12 @@ async def test_what_stays_lost_is_counted_named_and_repeated_by_the_next_attempt
     assert (last["done"], last["total"]) == (40, 40)
     assert last["collection"]["lost"] == 5
     async with AsyncExitStack() as stack:
-        again = Attempt(tmp_path, 2, stack)
-        assert again.ledger.count == 35
-        assert (await again.collector(MemoryBackend(FILES)).collect()).lost == 0
+        second = Attempt(tmp_path, 2, stack)
+        assert second.ledger.count == 35
+        assert (await second.collector(MemoryBackend(FILES)).collect()).lost == 0
 
 
-async def test_a_collection_ends_when_everything_is_lost(
+async def test_a_collection_fails_if_every_rollout_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refusing(_context: GenerationContext) -> str:
@@ -389,8 +389,8 @@ def requested(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def planned(config: RolloutRun, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    found = requested(config, folder, monkeypatch)
-    return [(int(group.row.task.id[:2], 16), group.size) for group in found]
+    requests = requested(config, folder, monkeypatch)
+    return [(int(group.row.task.id[:2], 16), group.size) for group in requests]
 
 
 def record(folder: Path, *events: RunStarted | Trajectory, seed: int = 3) -> None:
@@ -422,17 +422,17 @@ def test_tasks_are_shuffled_then_sliced(tmp_path: Path, monkeypatch: pytest.Monk
         tasks(start_index=6)
 
 
-def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
+def test_plan_skips_finished_rollouts_or_solved_tasks_of_earlier_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rewards: dict[int, list[float | None]] = {0: [1.0, 0.0], 1: [0.0] * 4, 2: [None, 0.0]}
     for name, tasks in (("one", [0, 1]), ("two", [2])):
-        found = [
+        trajectories = [
             make(key(index, f"{task:02x}" * 8), reward)
             for task in tasks
             for index, reward in enumerate(rewards[task])
         ]
-        record(tmp_path / "runs" / name, *found)
+        record(tmp_path / "runs" / name, *trajectories)
     earlier = ("one", "two")
     finished = collection(skip="finished", skip_runs=earlier)
     assert planned(finished, tmp_path / "runs" / "a", monkeypatch) == [(0, 2), (2, 3), (3, 4), (4, 4), (5, 4)]
@@ -445,7 +445,7 @@ def test_results_of_earlier_runs_count_or_leave_out_what_is_solved(
 
 
 def sampled(requests: Sequence[GroupRequest]) -> dict[int, list[int]]:
-    """Return the indices that are requested of each task."""
+    """Return the requested indices of each task."""
     return {
         int(group.row.task.id[:2], 16): [rollout.key.index for rollout in group.rollouts()]
         for group in requests
@@ -453,49 +453,49 @@ def sampled(requests: Sequence[GroupRequest]) -> dict[int, list[int]]:
 
 
 @pytest.mark.parametrize("skip", ["finished", "solved"])
-def test_rollouts_that_complete_a_task_have_other_seeds_than_those_that_exist(
+def test_additional_rollouts_of_a_task_avoid_existing_seeds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: str
 ) -> None:
     half = [make(key(index, f"{task:02x}" * 8), 0.0) for task, index in ((0, 0), (0, 1), (1, 2))]
     record(tmp_path / "runs" / "same", *half)
     record(tmp_path / "runs" / "other", make(key(3, "02" * 8), 0.0), seed=4)
     config = collection(skip=skip, skip_runs=("same", "other"))
-    found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    by_task = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
     wanted = {0: 2, 1: 3, 2: 3, 3: 4, 4: 4, 5: 4} if skip == "finished" else dict.fromkeys(range(6), 4)
-    assert {task: len(indices) for task, indices in found.items()} == wanted
-    assert not set(found[0]) & {0, 1}
-    assert 2 not in found[1]
-    assert found[2][0] == found[3][0] == 0, "another seed repeats nothing"
-    again = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
-    assert again == found, "decided by the first attempt"
+    assert {task: len(indices) for task, indices in by_task.items()} == wanted
+    assert not set(by_task[0]) & {0, 1}
+    assert 2 not in by_task[1]
+    assert by_task[2][0] == by_task[3][0] == 0, "another seed repeats nothing"
+    repeated = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    assert repeated == by_task, "decided by the first attempt"
 
 
-def test_a_sample_counts_once_and_each_iteration_of_a_training_run_has_its_own(
+def test_plan_counts_distinct_samples_and_training_iterations_separately(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed training run made the iteration after its checkpoint again."""
+    """Include a resumed training run that repeated the iteration after its checkpoint."""
     task = "00" * 8
-    at = [replace(key(0, task), iteration=iteration) for iteration in range(3)]
+    keys = [replace(key(0, task), iteration=iteration) for iteration in range(3)]
     evaluated = replace(key(0, task), phase="eval:train", iteration=2)
-    trained = [make(one, 0.0) for one in (*at, evaluated)]
+    trained = [make(sample, 0.0) for sample in (*keys, evaluated)]
     record(tmp_path / "runs" / "trained", started(), *trained, started(resumed_from=2), trained[3], seed=9)
     record(tmp_path / "runs" / "one", make(key(0, "01" * 8), 0.0), make(key(1, "01" * 8), 1.0))
     record(tmp_path / "runs" / "same", make(key(1, "01" * 8), 1.0), make(key(2, "01" * 8), 1.0))
     config = collection(skip="finished", skip_runs=("trained", "one", "same"))
-    found = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
-    assert found[0] == [0], "iterations 0 and 1, and the evaluation after two"
-    assert found[1] == [3], "three that differ"
+    by_task = sampled(requested(config, tmp_path / "runs" / "a", monkeypatch))
+    assert by_task[0] == [0], "iterations 0 and 1, and the evaluation after two"
+    assert by_task[1] == [3], "three that differ"
 
 
 def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:
-    found = [make(key(n % 4, f"t{n % 5}"), [1.0, 0.0, None][n % 3]) for n in range(40)]
+    trajectories = [make(key(n % 4, f"t{n % 5}"), [1.0, 0.0, None][n % 3]) for n in range(40)]
     metrics = RolloutMetrics()
-    for trajectory in found:
+    for trajectory in trajectories:
         metrics.add(RolloutSummary.of(trajectory))
-    assert metrics.tally.summary() == summarise(found)
+    assert metrics.tally.summary() == summarise(trajectories)
 
 
-def test_evaluations_within_training_have_their_own_agent_and_temperature(tmp_path: Path) -> None:
+def test_evaluations_within_training_use_their_own_agent_and_temperature(tmp_path: Path) -> None:
     own = {"evaluation.max_steps": 9, "evaluation.rollout_timeout_s": 60.0, "evaluation.temperature": 0.25}
     config = resolve("frozenlake", own)
     assert isinstance(config, TrainRun)
@@ -510,7 +510,7 @@ def test_evaluations_within_training_have_their_own_agent_and_temperature(tmp_pa
     assert replace(evaluating.sampling, temperature=1.0) == training.sampling
 
 
-def test_an_evaluation_needs_room_for_a_response() -> None:
+def test_evaluation_context_must_exceed_the_response_limit() -> None:
     with pytest.raises(ConfigError, match=r"evaluation\.max_context: 192 must exceed agent\.max_response"):
         resolve("quickstart", {"evaluation.max_context": 192})
     resolve("quickstart", {"evaluation.max_context": 193})

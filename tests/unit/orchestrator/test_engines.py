@@ -25,7 +25,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("gpus")
-def test_servers_have_the_devices_after_the_trainers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_get_the_devices_after_those_of_the_trainer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert engine_devices(VllmConfig(replicas=3), first=1) == [("1",), ("2",), ("3",)]
     assert engine_devices(VllmConfig(tensor_parallel=2), first=2) == [("2", "3")]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,GPU-a,7")
@@ -34,12 +34,12 @@ def test_servers_have_the_devices_after_the_trainers(monkeypatch: pytest.MonkeyP
         engine_devices(VllmConfig(replicas=2, tensor_parallel=2), first=1)
 
 
-def test_without_gpus_servers_compute_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_run_on_the_cpu_without_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert engine_devices(VllmConfig(replicas=2, tensor_parallel=8), first=0) == [(), ()]
 
 
-def test_folders_that_vllm_opens(tmp_path: Path) -> None:
+def test_model_folder_returns_shipped_or_written_folders(tmp_path: Path) -> None:
     out = tmp_path / "model"
     shipped = model_folder("builtin:quickstart", out, home=tmp_path, dtype=torch.float32)
     assert shipped.name == "quickstart"
@@ -52,12 +52,12 @@ def test_folders_that_vllm_opens(tmp_path: Path) -> None:
         model_folder(str(tmp_path / "nothing"), out, home=tmp_path, dtype=torch.float32)
 
 
-def test_attached_servers_are_named_or_addressed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_attached_servers_are_given_by_name_or_address(monkeypatch: pytest.MonkeyPatch) -> None:
     lab = Endpoint(address="http://lab.test:8000/v1/", key=SecretStr("key-of-the-lab"))
     monkeypatch.setattr(keys, "_named", {"lab": lab})
     monkeypatch.setattr(keys, "_keys", {VLLM_KEY: SecretStr("key-of-the-shell")})
-    found = attached_servers(VllmConfig(addresses=("lab", "http://other.test:8000")))
-    assert [(one.address, one.key.get_secret_value()) for one in found] == [
+    servers = attached_servers(VllmConfig(addresses=("lab", "http://other.test:8000")))
+    assert [(server.address, server.key.get_secret_value()) for server in servers] == [
         ("http://lab.test:8000", "key-of-the-lab"),
         ("http://other.test:8000", "key-of-the-shell"),
     ]

@@ -1,4 +1,4 @@
-"""Evaluation statistics: counted by hand, by brute force and by simulation."""
+"""Evaluation statistics, checked by hand, by brute force and by simulation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def attempts(table: dict[str, list[float | None]]) -> list[Trajectory]:
     ]
 
 
-def test_pass_at_1_counts_tasks_equally_and_leaves_infrastructure_out() -> None:
+def test_pass_at_1_weights_tasks_equally_and_excludes_infrastructure() -> None:
     trajectories = attempts({"a": [1.0, 1.0, 0.0, 0.0], "b": [1.0, None, None, None], "c": [None]})
     trajectories.append(make_trajectory(0.0, TerminationReason.ENV_ERROR, task_id="a", index=4))
     summary = summarise(trajectories)
@@ -33,13 +33,13 @@ def test_pass_at_1_counts_tasks_equally_and_leaves_infrastructure_out() -> None:
     assert 0 <= summary.interval_low < 0.75 < summary.interval_high <= 1
 
 
-def test_the_verdict_decides_not_the_way_a_trajectory_ended_nor_a_partial_reward() -> None:
+def test_only_the_verdict_decides_whether_a_rollout_is_solved() -> None:
     late = make_trajectory(1.0, TerminationReason.MAX_STEPS, task_id="a")
     partial = replace(make_trajectory(0.0, task_id="b"), grade=Grade(verdict=Verdict.FAILED, reward=0.5))
     assert summarise([late, partial]).num_solved == 1
 
 
-def test_nothing_graded() -> None:
+def test_summary_without_graded_rollouts_has_the_widest_interval() -> None:
     summary = summarise(attempts({"a": [None, None]}))
     assert (summary.num_samples, summary.num_tasks, summary.solve_rate) == (0, 0, 0.0)
     assert (summary.interval_low, summary.interval_high, summary.num_infrastructure) == (0.0, 1.0, 2)
@@ -55,14 +55,14 @@ def test_more_attempts_at_the_same_tasks_do_not_narrow_the_interval() -> None:
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_agreement_of_all_tasks_is_not_certainty(reward: float) -> None:
+def test_interval_has_a_width_if_all_tasks_agree(reward: float) -> None:
     summary = summarise(attempts({f"t{i}": [reward] * 8 for i in range(16)}))
     assert summary.solve_rate == reward
     assert summary.interval_high - summary.interval_low > 0.1
     assert summary.interval_low <= reward <= summary.interval_high
 
 
-def test_few_tasks_say_little() -> None:
+def test_interval_matches_manual_computation() -> None:
     """Rates .4 and .6 with 0 and 1 added: s² = .52 / 3, n* = .25 · 4 / s², and t is 3.182."""
 
     def by_hand(n: float, t: float) -> object:
@@ -83,8 +83,8 @@ def test_one_attempt_of_thousands_does_not_change_the_interval() -> None:
     assert one_failed[0] == pytest.approx(all_solved[0], rel=0.02)
 
 
-def test_the_interval_covers_what_it_claims() -> None:
-    """Tasks drawn from a bimodal population of difficulties, five attempts each."""
+def test_interval_covers_the_true_rate_at_its_confidence_level() -> None:
+    """Simulate tasks from a bimodal population of difficulties, with five attempts each."""
     rng = random.Random(0)
     for tasks in (6, 16, 48):
         hits = 0
@@ -99,7 +99,7 @@ def test_the_interval_covers_what_it_claims() -> None:
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=30))
-def test_the_interval_is_an_interval_around_the_rate(rates: list[float]) -> None:
+def test_interval_contains_the_rate(rates: list[float]) -> None:
     low, high = solve_interval(rates, 4 * len(rates))
     assert 0 <= low <= sum(rates) / len(rates) + 1e-9
     assert sum(rates) / len(rates) - 1e-9 <= high <= 1
@@ -114,6 +114,6 @@ def test_pass_at_k_is_the_share_of_draws_with_a_success() -> None:
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 1, 0), (4, 5, 1), (0, 0, 1)])
-def test_pass_at_k_refuses_what_it_cannot_know(n: int, c: int, k: int) -> None:
+def test_pass_at_k_refuses_impossible_counts(n: int, c: int, k: int) -> None:
     with pytest.raises(ValueError):
         pass_at_k(n, c, k)

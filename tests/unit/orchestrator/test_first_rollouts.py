@@ -1,4 +1,4 @@
-"""The first rollouts of a collection: where all fail alike the run ends, with the reason and the setting."""
+"""First rollouts of a collection: an early stop with the reason and the relevant setting."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def watch(count: int = 3, **agent: object) -> FirstRollouts:
 
 
 def stopped(first: FirstRollouts, trajectory: Trajectory, after: int = 3) -> str:
-    """The reason why a collection ends after so many rollouts."""
+    """Return the reason of the early stop at the ``after``-th rollout."""
     for _ in range(after - 1):
         first.add(trajectory)
     with pytest.raises(EarlyStopError) as reason:
@@ -42,7 +42,7 @@ def stopped(first: FirstRollouts, trajectory: Trajectory, after: int = 3) -> str
     return str(reason.value)
 
 
-def test_calls_in_another_format_are_shown_with_the_setting() -> None:
+def test_stop_reason_quotes_calls_in_another_format_and_the_setting() -> None:
     reason = stopped(watch(), ended(TerminationReason.MAX_STEPS, "hm", BARE))
     assert reason.startswith("the first 3 rollouts all ended by max_steps (3), and none of their 6 responses")
     assert (
@@ -55,7 +55,7 @@ def test_calls_in_another_format_are_shown_with_the_setting() -> None:
     assert "agent.tool_format to 'xml'" in native
 
 
-def test_prose_is_shown_with_its_error() -> None:
+def test_stop_reason_quotes_prose_and_its_error() -> None:
     reason = stopped(watch(), ended(TerminationReason.MAX_STEPS, "I would look at the code. " * 100))
     assert (
         f"...' and was answered with '{ERROR}'; agent.tool_format is 'xml': check it, agent.prompt" in reason
@@ -75,7 +75,7 @@ def test_prose_is_shown_with_its_error() -> None:
         ),
     ],
 )
-def test_rollouts_without_room_are_told_by_what_limits_them(
+def test_stop_reason_names_the_limit_that_ended_the_rollouts(
     termination: TerminationReason, responses: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(EarlyStopError, match=words):
@@ -103,14 +103,14 @@ def test_one_readable_call_ends_the_watch() -> None:
         first.add(bad)  # raises nothing
 
 
-def test_lost_rollouts_do_not_count() -> None:
+def test_lost_rollouts_do_not_count_as_first_rollouts() -> None:
     first = watch()
     for _ in range(5):
         first.add(ended(TerminationReason.MODEL_ERROR))
     assert "the first 3 rollouts" in stopped(first, ended(TerminationReason.MAX_STEPS, "a"))
 
 
-def test_a_watch_of_no_rollouts_ends_no_run() -> None:
+def test_a_watch_of_zero_rollouts_never_stops_a_run() -> None:
     never = watch(0)
     for _ in range(9):
         never.add(ended(TerminationReason.MAX_STEPS, "a"))  # raises nothing

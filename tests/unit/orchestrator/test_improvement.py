@@ -1,4 +1,4 @@
-"""Runs of kind ``improve``: rounds, kept rollouts, resuming, on FrozenLake with the settings of seconds."""
+"""Runs of kind ``improve`` on FrozenLake: rounds, kept rollouts, resumption and selection."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def configured(**changes: Any) -> ImproveRun:
 
 
 def kept(home: Path, name: str, number: int) -> list[StoredTrajectory]:
-    """Return what a round (from 1) was trained on."""
+    """Return the trajectories on which a round (from 1) was trained."""
     return list(read_trajectories(home / "runs" / name / "rounds" / f"{number:02d}" / TRAJECTORIES_FILE))
 
 
@@ -109,15 +109,15 @@ def test_every_round_samples_keeps_and_learns_and_is_evaluated(
         if event["verdict"] == "passed" and event["ref"]["phase"] == "train"
     }
     for number, metrics in enumerate(event["metrics"] for event in of_type(whole, "iteration_finished")):
-        found = kept(home, "whole", number + 1)
-        assert metrics["kept/trajectories"] == len(found) > 0
-        assert metrics["kept/tasks"] == len({one.task_id for one in found})
-        assert max(Counter(one.task_id for one in found).values()) == 2
-        assert {one.task_id for one in found} == {task for round_, task, _ in solved if round_ <= number}
-        assert all(one.verdict == "passed" and one.steps and one.tokens for one in found)
-        for one in found:
-            assert one.tokens is not None
-            assert len(one.steps) == decode(one.tokens.data).steps.max() + 1
+        stored = kept(home, "whole", number + 1)
+        assert metrics["kept/trajectories"] == len(stored) > 0
+        assert metrics["kept/tasks"] == len({row.task_id for row in stored})
+        assert max(Counter(row.task_id for row in stored).values()) == 2
+        assert {row.task_id for row in stored} == {task for round_, task, _ in solved if round_ <= number}
+        assert all(row.verdict == "passed" and row.steps and row.tokens for row in stored)
+        for row in stored:
+            assert row.tokens is not None
+            assert len(row.steps) == decode(row.tokens.data).steps.max() + 1
         assert metrics["loss/value"] > 0
         assert metrics["tokens/trained"] > 0
     assert same(parameters(home, "run:whole"), parameters(home, str(home / "runs/whole/checkpoints/00002")))
@@ -136,19 +136,19 @@ def test_every_round_samples_keeps_and_learns_and_is_evaluated(
 
 
 @pytest.mark.parametrize("lived", [{"rollouts": 17}, {"iterations": 1}], ids=str)
-def test_a_resumed_run_ends_as_one_that_was_not_killed(
+def test_a_resumed_run_ends_like_an_uninterrupted_one(
     home: Path, whole: list[dict[str, Any]], lived: dict[str, int]
 ) -> None:
     name = "-".join(lived)
     left = cut_off(home / "runs" / "whole", home / "runs" / name, **lived)
     log = perform(home, name, configured(), epoch=2)
     assert log[-1]["state"] == "succeeded"
-    again = of_type(log, "run_started")[1]
-    assert again["rollouts_kept"] == len(of_type(left, "trajectory_finished"))
-    assert again["resumed_from"] == (len(of_type(left, "iteration_finished")) or None)
+    resumed = of_type(log, "run_started")[1]
+    assert resumed["rollouts_kept"] == len(of_type(left, "trajectory_finished"))
+    assert resumed["resumed_from"] == (len(of_type(left, "iteration_finished")) or None)
     for number in (1, 2):
-        assert [one.tokens for one in kept(home, name, number)] == [
-            one.tokens for one in kept(home, "whole", number)
+        assert [row.tokens for row in kept(home, name, number)] == [
+            row.tokens for row in kept(home, "whole", number)
         ]
     assert same(parameters(home, f"run:{name}"), parameters(home, "run:whole"))
     for key in ("heldout_first", "heldout_last", "solve_rate_first", "solve_rate_last"):
@@ -161,7 +161,7 @@ COLLECTED = 6 + 24
 """Rollouts of the first evaluation and of the first round."""
 
 
-def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
+def test_fine_tuning_resumes_from_its_checkpoint_with_the_same_kept_rollouts(
     home: Path, whole: list[dict[str, Any]]
 ) -> None:
     """A stop in the middle of a round's fine-tuning repeats no rollout, not even a lost one, and no epoch."""
@@ -189,10 +189,10 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
     lines[stopped.index(failed[0])] = json.dumps(lost, separators=(",", ":"))
     spool.write_text("\n".join(lines) + "\n")
     log = perform(home, name, config, epoch=3)
-    again = [event for event in log if event["epoch"] == 3]
-    tuned = [e["done"] for e in again if e["type"] == "run_progress" and "tuning" in e["message"]]
+    resumed = [event for event in log if event["epoch"] == 3]
+    tuned = [e["done"] for e in resumed if e["type"] == "run_progress" and "tuning" in e["message"]]
     assert tuned[0] == saved.iteration + 1
-    assert not [e for e in of_type(again, "trajectory_finished") if e["ref"]["iteration"] == 0]
+    assert not [e for e in of_type(resumed, "trajectory_finished") if e["ref"]["iteration"] == 0]
     first, expected = (of_type(events, "iteration_finished")[0]["metrics"] for events in (log, whole))
     for key in expected:
         assert not key.startswith(("kept/", "solve/")) or first[key] == expected[key]
@@ -200,7 +200,7 @@ def test_fine_tuning_goes_on_from_its_last_checkpoint_with_what_was_kept_once(
     assert same(parameters(home, f"run:{name}"), parameters(home, "run:whole"))
 
 
-def test_rounds_may_learn_from_the_last_rollouts_and_go_on_from_the_last_policy(
+def test_rounds_can_use_the_last_rollouts_and_start_from_the_last_policy(
     home: Path, whole: list[dict[str, Any]]
 ) -> None:
     cut_off(home / "runs" / "whole", home / "runs" / "last", iterations=1)
@@ -214,13 +214,13 @@ def test_rounds_may_learn_from_the_last_rollouts_and_go_on_from_the_last_policy(
         and event["ref"]["phase"] == "train"
         and event["ref"]["iteration"] == 1
     }
-    assert {one.task_id for one in kept(home, "last", 2)} == solved
+    assert {row.task_id for row in kept(home, "last", 2)} == solved
     assert not same(parameters(home, "run:last"), parameters(home, "run:whole"))
     provenance = json.loads((home / "runs/last/checkpoints/00002/provenance.json").read_text())
     assert provenance["from"] == str(home / "runs/last/checkpoints/00001")
 
 
-def test_adapters_are_trained_in_every_round_and_copied_where_files_cannot_be_linked(
+def test_adapters_are_trained_in_every_round_and_copied_if_linking_fails(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, target: Path) -> None:
@@ -251,13 +251,13 @@ def test_the_last_policy_is_exported(
 ) -> None:
     out, run_dir = home / "exported", home / "runs/whole"
     assert main(["export", str(run_dir), str(out)]) == 0
-    found, expected = parameters(home, str(out)), parameters(home, "run:whole")
-    assert all(torch.allclose(found[name], expected[name]) for name in expected)
+    exported, expected = parameters(home, str(out)), parameters(home, "run:whole")
+    assert all(torch.allclose(exported[name], expected[name]) for name in expected)
     assert main(["export", str(run_dir), str(home / "none"), "--adapters"]) == 2
     assert "has no adapters: trainer.lora_rank was 0" in capsys.readouterr().err
 
 
-def test_reading_what_is_kept_ends_when_the_run_is_stopped(home: Path, whole: list[dict[str, Any]]) -> None:
+def test_reading_kept_rollouts_stops_with_the_run(home: Path, whole: list[dict[str, Any]]) -> None:
     def stop() -> None:
         raise RunStopped("enough")
 
@@ -270,18 +270,18 @@ def test_reading_what_is_kept_ends_when_the_run_is_stopped(home: Path, whole: li
 
 
 def test_blank_patches_are_not_duplicates(tmp_path: Path, whole: list[dict[str, Any]]) -> None:
-    """As in the selection of stored trajectories, which have no hash without changes."""
+    """Selection of stored trajectories agrees: without changes they have no hash."""
     spool = tmp_path / "events.jsonl"
     passed = [e for e in of_type(whole, "trajectory_finished") if e["verdict"] == "passed"]
     first = next(e for e in passed if e["ref"]["phase"] == "train" and e["termination"] == "submitted")
     lines = [{**first, "ref": {**first["ref"], "index": index}, "patch": "\n"} for index in range(2)]
     spool.write_text("".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines))
     rule = configured().improvement
-    found = choose_kept(spool, rule, number=first["ref"]["iteration"], seed=0, check=lambda: None)
-    assert (len(found.chosen), found.duplicates) == (2, 0)
+    selection = choose_kept(spool, rule, number=first["ref"]["iteration"], seed=0, check=lambda: None)
+    assert (len(selection.chosen), selection.duplicates) == (2, 0)
 
 
-def test_a_round_in_which_nothing_passes_ends_the_run_with_the_reason(
+def test_a_round_without_kept_rollouts_fails_the_run_with_the_reason(
     home: Path, whole: list[dict[str, Any]]
 ) -> None:
     config = configured(improvement={"terminations": ["max_context"]})
@@ -301,7 +301,7 @@ def test_several_greedy_rollouts_of_a_task_are_refused() -> None:
     assert parse_run_config(data).kind == "improve"
 
 
-class _One(NamedTuple):
+class _Row(NamedTuple):
     id: int
     task_key: str
     generated_tokens: int = 10
@@ -310,19 +310,19 @@ class _One(NamedTuple):
 
 
 def test_a_limit_is_spread_over_tasks() -> None:
-    many = [_One(number, "a", 10 + number) for number in range(10)]
-    few = [_One(number, task, 1000) for number, task in ((10, "b"), (11, "c"))]
-    found = select([*many, *few], SelectionRule(prefer="shortest", limit=4, distinct_patches=False), seed=0)
-    assert found.chosen[0].id == 0
-    assert {one.id for one in found.chosen[1:3]} == {10, 11}
-    assert found.chosen[3].id == 1
-    assert Counter(one.task_key for one in found.chosen) == {"a": 2, "b": 1, "c": 1}
-    assert (found.duplicates, found.over_cap, found.over_limit) == (0, 0, 8)
+    many = [_Row(number, "a", 10 + number) for number in range(10)]
+    few = [_Row(number, task, 1000) for number, task in ((10, "b"), (11, "c"))]
+    result = select([*many, *few], SelectionRule(prefer="shortest", limit=4, distinct_patches=False), seed=0)
+    assert result.chosen[0].id == 0
+    assert {row.id for row in result.chosen[1:3]} == {10, 11}
+    assert result.chosen[3].id == 1
+    assert Counter(row.task_key for row in result.chosen) == {"a": 2, "b": 1, "c": 1}
+    assert (result.duplicates, result.over_cap, result.over_limit) == (0, 0, 8)
 
 
 def test_one_of_equal_patches_is_selected_and_the_rest_is_counted() -> None:
-    rows = [_One(number, "a", 10 + number, "same") for number in range(3)] + [_One(3, "a", 1, "other")]
-    found = select(rows, SelectionRule(prefer="shortest", per_task=1), seed=0)
-    assert [one.id for one in found.chosen] == [3]
-    assert (found.duplicates, found.over_cap, found.over_limit) == (2, 1, 0)
-    assert {one.id for one in select(rows, SelectionRule(prefer="shortest"), seed=0).chosen} == {0, 3}
+    rows = [_Row(number, "a", 10 + number, "same") for number in range(3)] + [_Row(3, "a", 1, "other")]
+    result = select(rows, SelectionRule(prefer="shortest", per_task=1), seed=0)
+    assert [row.id for row in result.chosen] == [3]
+    assert (result.duplicates, result.over_cap, result.over_limit) == (2, 1, 0)
+    assert {row.id for row in select(rows, SelectionRule(prefer="shortest"), seed=0).chosen} == {0, 3}

@@ -1,4 +1,4 @@
-"""What a spool has of rollouts in flight, and what a killed feed's buffers are in the next attempt."""
+"""Recovery of rollouts in flight and of feed buffers from the spool of a killed attempt."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def turn(index: int, *, said: str = "ok", version: int = 1, is_replayed: bool = 
 
 def ended(key: Any = KEY, steps: int = 0, **changes: Any) -> Trajectory:
     grade = Grade(verdict=Verdict.PASSED, reward=1.0)
-    found = tuple(turn(index).step for index in range(steps))
+    finished = tuple(turn(index).step for index in range(steps))
     defaults = {"termination": TerminationReason.SUBMITTED, "grade": grade}
-    return Trajectory(key=key, steps=found, **{**defaults, **changes})
+    return Trajectory(key=key, steps=finished, **{**defaults, **changes})
 
 
 class Attempt:
-    """One attempt's events, which a kill leaves where they are."""
+    """Events of one attempt, which survive a kill."""
 
     def __init__(self, sink: SpoolSink, *, with_responses: bool = True) -> None:
         self.sink = sink
@@ -62,36 +62,36 @@ class Attempt:
 
     def steps(self, *turns: FinishedTurn) -> None:
         self.observer.trajectory_started(KEY, "sb")
-        for one in turns:
-            self.observer.step_finished(KEY, one)
+        for finished in turns:
+            self.observer.step_finished(KEY, finished)
 
 
 @contextmanager
 def attempt(folder: Path, epoch: int, **settings: Any) -> Iterator[Attempt]:
     with closing(SpoolSink(folder, epoch=epoch)) as sink:
-        found = Attempt(sink, **settings)
-        yield found
-        found.observer.close()
+        opened = Attempt(sink, **settings)
+        yield opened
+        opened.observer.close()
 
 
 def recorded(folder: Path) -> list[FinishedTurn]:
-    """The turns of the rollout, equal in both readers."""
+    """Return the recorded turns, on which both readers must agree."""
     spool = folder / SPOOL_NAME
-    read = RecordedRollouts.read(spool).turns(KEY)
-    also = TrainingRecord.read(spool, trained=0).turns(KEY)
-    found = list(read()) if read is not None else []
-    assert found == (list(also()) if also is not None else [])
-    return found
+    collection = RecordedRollouts.read(spool).turns(KEY)
+    training = TrainingRecord.read(spool, trained=0).turns(KEY)
+    turns = list(collection()) if collection is not None else []
+    assert turns == (list(training()) if training is not None else [])
+    return turns
 
 
-def test_the_finished_steps_of_a_killed_attempt_are_read_bit_for_bit(tmp_path: Path) -> None:
+def test_finished_steps_of_a_killed_attempt_are_read_exactly(tmp_path: Path) -> None:
     assert recorded(tmp_path) == []
     with attempt(tmp_path, 1) as first:
         first.steps(turn(0), turn(1))
     assert recorded(tmp_path) == [turn(0), turn(1)]
 
 
-def test_a_kill_during_the_replay_leaves_the_other_steps_to_the_next_attempt(tmp_path: Path) -> None:
+def test_steps_not_yet_replayed_survive_another_kill(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
         first.steps(*map(turn, range(5)))
     with attempt(tmp_path, 2) as second:
@@ -102,12 +102,12 @@ def test_a_kill_during_the_replay_leaves_the_other_steps_to_the_next_attempt(tmp
     assert recorded(tmp_path) == [turn(index) for index in range(5)]
 
 
-def test_the_steps_after_a_difference_are_dropped(tmp_path: Path) -> None:
+def test_recorded_steps_after_a_diverging_step_are_dropped(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
         first.steps(*map(turn, range(5)))
     with attempt(tmp_path, 2) as second:
         second.steps(turn(0, is_replayed=True), turn(1, said="other"))
-    assert [one.step.observation for one in recorded(tmp_path)] == ["ok", "other"]
+    assert [finished.step.observation for finished in recorded(tmp_path)] == ["ok", "other"]
 
 
 async def test_only_rollouts_in_flight_are_recorded(tmp_path: Path) -> None:
@@ -123,14 +123,14 @@ async def test_only_rollouts_in_flight_are_recorded(tmp_path: Path) -> None:
         assert recorded(tmp_path) == []
     kept = TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0)
     assert kept.num_finished == 1
-    assert [len(one.steps) for one in kept.kept(GroupKey(KEY.iteration, KEY.task_id)).values()] == [2]
+    assert [len(rollout.steps) for rollout in kept.kept(GroupKey(KEY.iteration, KEY.task_id)).values()] == [2]
     assert TrainingRecord.read(tmp_path / SPOOL_NAME, trained=1, is_sync=True).num_finished == 0
 
 
-async def test_an_update_that_was_made_without_a_lost_rollout_is_made_without_it_again(
+async def test_a_repeated_update_excludes_the_rollout_lost_in_the_original(
     tmp_path: Path,
 ) -> None:
-    """Later rollouts were sampled from its weights, so the resumed attempt must have the same."""
+    """Later rollouts were sampled from its weights, so the resumed attempt must reproduce them."""
     lost, group = make_key(index=1), GroupKey(KEY.iteration, KEY.task_id)
     with attempt(tmp_path, 1) as first:
         first.steps(turn(0))
@@ -144,14 +144,14 @@ async def test_an_update_that_was_made_without_a_lost_rollout_is_made_without_it
         def kept() -> dict[int, int]:
             record = TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0, is_sync=True)
             assert record.turns(lost) is None
-            return {index: len(one.steps) for index, one in record.kept(group).items()}
+            return {index: len(rollout.steps) for index, rollout in record.kept(group).items()}
 
         assert kept() == {0: 1}, "it is made again"
         first.sink.emit(IterationFinished, iteration=KEY.iteration, policy_version=1, metrics={})
         assert kept() == {0: 1, 1: 1}
 
 
-async def test_the_setting(tmp_path: Path) -> None:
+async def test_rollouts_in_flight_are_read_only_with_the_replay_setting(tmp_path: Path) -> None:
     assert await in_flight(RolloutConfig(), tmp_path / SPOOL_NAME) is None
     assert await in_flight(RolloutConfig(resume_in_flight="replay"), tmp_path / SPOOL_NAME) is not None
     with pytest.raises(ConfigError, match="retry_temperatures"):
@@ -162,7 +162,7 @@ async def test_the_setting(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lines", [25, 60, 110])
-async def test_a_collection_samples_nothing_again_that_its_spool_has(tmp_path: Path, lines: int) -> None:
+async def test_a_resumed_collection_samples_no_recorded_turn_again(tmp_path: Path, lines: int) -> None:
     sampled: list[tuple[RolloutKey, int]] = []
 
     def counted(context: GenerationContext) -> str:
@@ -172,8 +172,8 @@ async def test_a_collection_samples_nothing_again_that_its_spool_has(tmp_path: P
     async def collect(epoch: int) -> RolloutMetrics:
         sampled.clear()
         async with AsyncExitStack() as stack:
-            one = CollectionAttempt(tmp_path, epoch, stack)
-            observer = EventObserver(one.sink, with_responses=True)
+            new = CollectionAttempt(tmp_path, epoch, stack)
+            observer = EventObserver(new.sink, with_responses=True)
             stack.callback(observer.close)
             rollout = RolloutConfig(max_concurrent=4, resume_in_flight="replay")
             scheduler = swe_scheduler(
@@ -181,25 +181,25 @@ async def test_a_collection_samples_nothing_again_that_its_spool_has(tmp_path: P
             )
             recorded = await in_flight(rollout, tmp_path / SPOOL_NAME)
             return await Collector(
-                one.run, scheduler, groups(), one.ledger, infra_retries=0, max_concurrent=4, recorded=recorded
+                new.run, scheduler, groups(), new.ledger, infra_retries=0, max_concurrent=4, recorded=recorded
             ).collect()
 
     expected = await collect(1)
-    everything = Counter(sampled)
+    all_turns = Counter(sampled)
     spool = tmp_path / SPOOL_NAME
     spool.write_bytes(b"".join(spool.read_bytes().splitlines(keepends=True)[:lines]))  # killed here
     known = Counter(
         (RolloutKey(**event["ref"]), event["index"]) for event in spooled(tmp_path, "step_finished")
     )
-    found = await collect(2)
-    assert set(everything.values()) == {1}
-    assert Counter(sampled) == everything - known
-    assert untimed(found) == untimed(expected)
+    metrics = await collect(2)
+    assert set(all_turns.values()) == {1}
+    assert Counter(sampled) == all_turns - known
+    assert untimed(metrics) == untimed(expected)
     assert set(finished_keys(tmp_path).values()) == {1}
 
 
 class Roller:
-    """Ends the rollouts that it is told to, and records them."""
+    """Scheduler double that finishes the given rollouts and records them."""
 
     def __init__(self, attempt: Attempt, *, ending: frozenset[tuple[int, int]]) -> None:
         self.attempt = attempt
@@ -220,9 +220,9 @@ class Roller:
                     late = ended(key, termination=TerminationReason.CANCELLED, grade=None, error=LATE)
                     await observer.trajectory_finished(late)
                 raise
-        found = ended(key, steps=1)
-        await observer.trajectory_finished(found)
-        return found
+        finished = ended(key, steps=1)
+        await observer.trajectory_finished(finished)
+        return finished
 
     async def wait_for_room(self) -> None:
         await asyncio.sleep(0)
@@ -232,11 +232,11 @@ class Roller:
 
     @property
     def begun(self) -> set[tuple[int, int]]:
-        return {(one.key.iteration, one.key.index) for one in self.requests}
+        return {(request.key.iteration, request.key.index) for request in self.requests}
 
 
 def feed_of(folder: Path, roller: Roller, *, is_sync: bool = False, **schedule: Any) -> RolloutFeed:
-    """A feed of one group of three siblings an iteration, at most two updates stale or synchronous."""
+    """Return a feed of one group of three siblings per iteration, synchronous or up to two updates stale."""
     record = TrainingRecord.read(folder / SPOOL_NAME, trained=0, is_sync=is_sync)
     rows = [make_row(f"{number:02x}" * 8) for number in range(8)]
     return RolloutFeed(
@@ -266,8 +266,8 @@ def ends(folder: Path) -> set[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_checkpoint: bool) -> None:
-    """Killed with one group trained on, one that waits for training, one whose siblings are in flight."""
+async def test_a_killed_feed_resumes_with_its_buffers(tmp_path: Path, with_checkpoint: bool) -> None:
+    """Kill it with one group trained, one waiting for training and one with siblings in flight."""
     everything = frozenset((iteration, index) for iteration in range(5) for index in range(3))
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=everything - {(2, 1), (2, 2)})
@@ -280,8 +280,8 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
         await feed.close()
     admitted = list(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).admitted)
     with attempt(tmp_path, 2) as second:
-        again = Roller(second, ending=everything)
-        feed = feed_of(tmp_path, again)
+        later = Roller(second, ending=everything)
+        feed = feed_of(tmp_path, later)
         if with_checkpoint:
             feed.buffer._cursor.load_state_dict(tasks)
             feed.buffer.load_state_dict(state)
@@ -289,50 +289,50 @@ async def test_a_killed_feed_goes_on_with_its_buffers(tmp_path: Path, with_check
         batches = [trained.task.id] if with_checkpoint else []
         while len(batches) < 5:
             (group,) = (await feed.next_batch(policy_version=len(batches))).trained
-            assert [one.key.index for one in group.trajectories] == [0, 1, 2]
+            assert [r.key.index for r in group.trajectories] == [0, 1, 2]
             batches.append(group.task.id)
             feed.updated()
         await feed.close()
     assert batches[:2] == [key.task_id for key in admitted[:2]], "the oldest that are complete come first"
     assert batches[0] == trained.task.id
     assert len(set(batches)) == 5
-    assert {key for key in again.begun if key[0] < 3} == {(2, 1), (2, 2)}, "nothing finished is made twice"
-    resumed = {one.key.index: one.recorded for one in again.requests if one.key.iteration == 2}
+    assert {key for key in later.begun if key[0] < 3} == {(2, 1), (2, 2)}, "nothing finished is made twice"
+    resumed = {r.key.index: r.recorded for r in later.requests if r.key.iteration == 2}
     assert set(resumed) == {1, 2}
-    for read in resumed.values():
-        assert read is not None
-        assert [one.step.index for one in read()] == [0]
-    fresh = [one.recorded for one in again.requests if one.key.iteration == 4]
+    for recorded in resumed.values():
+        assert recorded is not None
+        assert [r.step.index for r in recorded()] == [0]
+    fresh = [r.recorded for r in later.requests if r.key.iteration == 4]
     assert fresh == [None] * 3
 
 
-async def test_a_killed_synchronous_iteration_keeps_what_its_record_has(tmp_path: Path) -> None:
-    """Killed in the second iteration, with one sibling finished and two in flight."""
+async def test_a_killed_synchronous_iteration_keeps_its_recorded_rollouts(tmp_path: Path) -> None:
+    """Kill it in the second iteration, with one sibling finished and two in flight."""
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (0, 2), (1, 0)}))
         feed = feed_of(tmp_path, roller, is_sync=True)
         expected = (await feed.next_batch(policy_version=0)).trained
         feed.updated()
-        asking = asyncio.create_task(feed.next_batch(policy_version=1))
+        pending = asyncio.create_task(feed.next_batch(policy_version=1))
         await until(lambda: (1, 0) in ends(tmp_path))
-        asking.cancel()
+        pending.cancel()
         await feed.close()
     with attempt(tmp_path, 2) as second:
-        again = Roller(second, ending=frozenset({(1, 1), (1, 2)}))
-        feed = feed_of(tmp_path, again, is_sync=True)
+        later = Roller(second, ending=frozenset({(1, 1), (1, 2)}))
+        feed = feed_of(tmp_path, later, is_sync=True)
         feed.buffer.follow_record()
         (kept,) = (await feed.next_batch(policy_version=0)).trained
         assert kept.task == expected[0].task
-        assert [one.key.index for one in kept.trajectories] == [0, 1, 2]
-        assert not again.requests
+        assert [t.key.index for t in kept.trajectories] == [0, 1, 2]
+        assert not later.requests
         feed.updated()
         (group,) = (await feed.next_batch(policy_version=1)).trained
         await feed.close()
-    assert [one.key.index for one in group.trajectories] == [0, 1, 2]
-    assert again.begun == {(1, 1), (1, 2)}
-    for request in again.requests:
+    assert [t.key.index for t in group.trajectories] == [0, 1, 2]
+    assert later.begun == {(1, 1), (1, 2)}
+    for request in later.requests:
         assert request.recorded is not None
-        assert [one.step.index for one in request.recorded()] == [0]
+        assert [t.step.index for t in request.recorded()] == [0]
 
 
 @pytest.mark.parametrize("is_sync", [True, False])
@@ -353,14 +353,14 @@ async def test_a_closed_feed_cancels_every_rollout_once(tmp_path: Path, is_sync:
     with attempt(tmp_path, 1) as first:
         roller = Closing(first, ending=frozenset())
         feed = feed_of(tmp_path, roller, is_sync=is_sync)
-        asking = asyncio.create_task(feed.next_batch(policy_version=0))
+        pending = asyncio.create_task(feed.next_batch(policy_version=0))
         await until(lambda: len(roller.requests) == (3 if is_sync else 9))
-        asking.cancel()
+        pending.cancel()
         await feed.close()
     assert closed == [request.key for request in roller.requests]
 
 
-async def test_a_group_that_a_deadline_completed_stays_complete(tmp_path: Path) -> None:
+async def test_groups_completed_by_a_deadline_stay_complete_after_a_kill(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (1, 0), (1, 1)}))
         feed = feed_of(tmp_path, roller, min_siblings=2, straggler_s=0.0)
@@ -370,34 +370,34 @@ async def test_a_group_that_a_deadline_completed_stays_complete(tmp_path: Path) 
         await until(lambda: TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).is_complete(second))
         await feed.close()
     with attempt(tmp_path, 2) as later:
-        again = Roller(later, ending=frozenset())
-        feed = feed_of(tmp_path, again, min_siblings=2, straggler_s=0.0)
+        second_roller = Roller(later, ending=frozenset())
+        feed = feed_of(tmp_path, second_roller, min_siblings=2, straggler_s=0.0)
         feed.buffer.follow_record()
         for version in range(2):
             (group,) = (await feed.next_batch(policy_version=version)).trained
-            assert [one.key.index for one in group.trajectories] == [0, 1]
+            assert [t.key.index for t in group.trajectories] == [0, 1]
             feed.updated()
         await feed.close()
-    assert not again.begun & {(0, 2), (1, 2)}
+    assert not second_roller.begun & {(0, 2), (1, 2)}
 
 
-async def test_rollouts_that_begin_anew_with_new_weights_repeat_no_older_steps(tmp_path: Path) -> None:
+async def test_rollouts_restarted_by_an_update_repeat_no_older_steps(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
         feed = feed_of(tmp_path, Roller(first, ending=frozenset()), on_update="restart")
-        asking = asyncio.create_task(feed.next_batch(policy_version=0))
+        pending = asyncio.create_task(feed.next_batch(policy_version=0))
         await until(lambda: len(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0)._lines) == 3)
-        asking.cancel()
+        pending.cancel()
         await feed.close()
     for version, steps in ((0, 1), (1, 0)):
         with attempt(tmp_path, 2 + version) as second:
-            again = Roller(second, ending=frozenset())
-            feed = feed_of(tmp_path, again, on_update="restart")
+            roller = Roller(second, ending=frozenset())
+            feed = feed_of(tmp_path, roller, on_update="restart")
             feed.buffer.follow_record()
-            asking = asyncio.create_task(feed.next_batch(policy_version=version))
-            await until(lambda again=again: len(again.requests) >= 9)
-            asking.cancel()
+            pending = asyncio.create_task(feed.next_batch(policy_version=version))
+            await until(lambda roller=roller: len(roller.requests) >= 9)
+            pending.cancel()
             await feed.close()
-        for request in again.requests:
+        for request in roller.requests:
             assert request.recorded is not None
             assert len(request.recorded()) == steps
     assert BatchSelected.__name__ not in (tmp_path / SPOOL_NAME).read_text()

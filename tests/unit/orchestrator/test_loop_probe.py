@@ -1,4 +1,4 @@
-"""The measurement of how long the event loop is held."""
+"""Measurement of how long the event loop is blocked."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from engine.orchestrator.loop_probe import (
 
 
 @pytest.mark.parametrize("share", [0.5, 0.99, 0.999])
-def test_percentiles_are_those_of_the_values_within_a_twentieth(share: float) -> None:
+def test_histogram_percentiles_are_within_five_percent(share: float) -> None:
     histogram = LatenessHistogram()
     values = [0.02 * 1.013**n for n in range(1000)]
     for value in values:
@@ -32,7 +32,7 @@ def test_percentiles_are_those_of_the_values_within_a_twentieth(share: float) ->
     assert LatenessHistogram().percentile(0.5) == 0.0
 
 
-def test_a_hold_counts_for_every_turn_it_made_the_loop_miss(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hold_counts_once_for_every_missed_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     held = [0.0]  # seconds by which the probe's clock is ahead
     monkeypatch.setattr(loop_probe, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + held[0]))
 
@@ -48,11 +48,11 @@ def test_a_hold_counts_for_every_turn_it_made_the_loop_miss(monkeypatch: pytest.
         metrics = asyncio.run(measured())
     assert metrics["loop/held_max_ms"] == logs[-1]["milliseconds"] >= 1000 * (1.0 - INTERVAL_S)
     assert metrics["loop/held_max_ms"] >= metrics["loop/held_p999_ms"] >= metrics["loop/held_p99_ms"]
-    # Turns were due all along: half of the time the wait was more than about half of the hold.
+    # Ticks were due throughout: half of them waited for at least about half of the hold.
     assert metrics["loop/held_p50_ms"] >= 300
 
 
-def test_a_held_loop_is_logged_and_is_no_alert() -> None:
+def test_only_long_holds_of_the_event_loop_are_logged() -> None:
     probe = LoopProbe()
     with structlog.testing.capture_logs() as logs:
         for held in (LOGGED_MS / 2, 2 * LOGGED_MS):

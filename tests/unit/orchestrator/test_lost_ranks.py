@@ -1,4 +1,4 @@
-"""Attempts that lose a rank of their trainer, and waits that people can see and end."""
+"""Attempts that lose a rank of their trainer, and notices of waits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.orchestrator.memory_sink import MemorySink, context
     ("is_relaunched", "code", "recorded"),
     [(True, orchestrator.EXIT_LOST, []), (False, orchestrator.EXIT_FAILED, ["run_finished"])],
 )
-def test_a_lost_rank_ends_the_attempt_and_without_another_the_run(
+def test_a_lost_rank_ends_the_attempt_and_the_run_unless_relaunched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_relaunched: bool, code: int, recorded: list[str]
 ) -> None:
     async def lose(_config: Any, _run: RunContext) -> None:
@@ -38,7 +38,7 @@ def test_a_lost_rank_ends_the_attempt_and_without_another_the_run(
     assert [event["type"] for event in events(tmp_path)] == recorded
 
 
-def test_a_wait_is_reported_when_it_changes_and_ends_when_the_run_must() -> None:
+def test_a_wait_is_reported_on_change_and_ends_when_the_run_is_stopped() -> None:
     sink, control = MemorySink(), Control()
     notice = context(sink, control).notice()
     for text in ("waiting for 2 × 4 GPUs", "waiting for 2 × 4 GPUs", ""):

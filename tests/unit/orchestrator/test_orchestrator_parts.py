@@ -1,4 +1,4 @@
-"""The small parts of the orchestrator: task order, spread, metrics, events, pausing and stopping."""
+"""Small parts of the orchestrator: task order, spread, metrics, events, pausing and stopping."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def names(rows: Sequence[TaskRow]) -> list[str]:
     return [r.task.id for r in rows]
 
 
-def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
+def test_every_pass_uses_every_task_once_and_no_iteration_repeats_a_task() -> None:
     rows = [make_row(f"t{i}") for i in range(7)]
     cursor = TaskCursor(rows, per_iteration=3, seed=5)
     drawn = [names(cursor.take()) for _ in range(70)]
@@ -90,7 +90,7 @@ def test_every_pass_uses_every_task_once_and_no_iteration_repeats_one() -> None:
     assert drawn[0] + drawn[1] != names(rows)[:6]
 
 
-async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_it_counts() -> None:
+async def test_images_are_prefetched_one_request_at_a_time_and_failures_are_ignored() -> None:
     class Slow:
         def __init__(self) -> None:
             self.asked: list[list[str]] = []
@@ -116,7 +116,7 @@ async def test_the_next_images_are_fetched_beside_the_update_and_no_failure_of_i
     await prefetch.close()
 
 
-def test_a_saved_cursor_goes_on_with_the_same_tasks() -> None:
+def test_a_restored_cursor_continues_with_the_same_tasks() -> None:
     rows = [make_row(f"t{i}") for i in range(5)]
     first = TaskCursor(rows, per_iteration=2, seed=1)
     for _ in range(4):
@@ -151,7 +151,7 @@ def test_evaluation_samples_are_spread_evenly(samples: int, expected: list[tuple
     assert {(request.iteration, request.phase) for request in requests} == {(4, "eval:heldout")}
 
 
-def test_the_time_left_is_estimated_at_the_rate_since_the_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_left_is_estimated_from_the_rate_since_the_last_start(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(contexts, "time", SimpleNamespace(monotonic=lambda: now))
     pace = Pace()
@@ -163,7 +163,7 @@ def test_the_time_left_is_estimated_at_the_rate_since_the_last_start(monkeypatch
     assert pace.seconds_left(510, 1000) is None
 
 
-def test_metrics_keep_infrastructure_apart() -> None:
+def test_reward_metrics_exclude_infrastructure_failures() -> None:
     def group(name: str, *rewards: float | None) -> Group:
         members = tuple(trajectory(task_id=name, reward=r, index=i) for i, r in enumerate(rewards))
         return Group(iteration=0, phase="train", task=make_row(name).task, trajectories=members)
@@ -177,7 +177,7 @@ def test_metrics_keep_infrastructure_apart() -> None:
     assert metrics["termination/submitted"] == 1.0
 
 
-def test_groups_that_only_time_limits_ended_are_not_called_unsolved() -> None:
+def test_groups_ended_only_by_time_limits_do_not_count_as_unsolved() -> None:
     def group(name: str, *members: Trajectory) -> Group:
         return Group(iteration=0, phase="train", task=make_row(name).task, trajectories=members)
 
@@ -196,7 +196,7 @@ def test_groups_that_only_time_limits_ended_are_not_called_unsolved() -> None:
     assert shares == pytest.approx({"cut_short": 1 / 3, "none": 1 / 3, "partial": 1 / 3, "all": 0.0})
 
 
-def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> None:
+def test_extra_share_is_the_fraction_of_grading_time_spent_on_extra_runs() -> None:
     grades = [
         Grade(verdict=Verdict.PASSED, reward=1.0, seconds=4.0, extra_seconds=3.0),
         Grade(verdict=Verdict.FAILED, reward=0.0, seconds=2.0),
@@ -208,7 +208,7 @@ def test_the_share_of_grading_time_that_extra_runs_took_is_of_all_gradings() -> 
     assert iteration_metrics([]).metrics()["grading/extra_share"] == 0.0
 
 
-def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
+def test_length_metrics_are_means_over_steps_and_trajectories() -> None:
     steps = [
         step(prompt_tokens=10, generated_tokens=4, thinking_tokens=2),
         step(index=1, prompt_tokens=30, generated_tokens=8, thinking_tokens=4, call=None),
@@ -229,7 +229,7 @@ def test_metrics_of_lengths_are_means_over_steps_and_trajectories() -> None:
         ), "unknown, not 0"
 
 
-def test_a_hostile_step_becomes_a_valid_event() -> None:
+def test_a_step_with_invalid_characters_becomes_a_valid_event() -> None:
     hostile = step(
         thought="\ud800 lone",
         observation="nul \0 and \x1b[2J",
@@ -237,15 +237,15 @@ def test_a_hostile_step_becomes_a_valid_event() -> None:
     )
     reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
     event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(hostile))
-    again = EVENT_ADAPTER.validate_json(event.model_dump_json())
-    assert isinstance(again, StepFinished)
-    assert again.thought == "? lone"
-    assert again.observation == "nul \0 and \x1b[2J"
-    assert again.arguments == {"cmd": "?", "n": [1, "?"]}
+    parsed = EVENT_ADAPTER.validate_json(event.model_dump_json())
+    assert isinstance(parsed, StepFinished)
+    assert parsed.thought == "? lone"
+    assert parsed.observation == "nul \0 and \x1b[2J"
+    assert parsed.arguments == {"cmd": "?", "n": [1, "?"]}
 
 
 @pytest.mark.parametrize(("phase", "travels"), [("train", True), ("eval:heldout", False)])
-def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool) -> None:
+def test_only_events_of_training_trajectories_contain_tokens(phase: str, travels: bool) -> None:
     finished = trajectory(phase=phase, steps=[step(generated_tokens=3, policy_version=4)])
     event = TrajectoryFinished(seq=1, epoch=1, time=0.0, **trajectory_fields(finished))
     assert (event.tokens is not None) == travels
@@ -265,7 +265,7 @@ def test_tokens_travel_with_training_trajectories_only(phase: str, travels: bool
         ((0, 0), (None, None), (0, None)),
     ],
 )
-def test_events_tell_what_a_chat_policys_endpoint_reported(
+def test_events_contain_the_usage_reported_by_an_endpoint(
     thinking: tuple[int | None, ...], costs: tuple[float | None, ...], wanted: tuple[int | None, float | None]
 ) -> None:
     steps = [
@@ -273,14 +273,14 @@ def test_events_tell_what_a_chat_policys_endpoint_reported(
         for index, (count, cost) in enumerate(zip(thinking, costs, strict=True))
     ]
     reference = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
-    for one in steps:
-        event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(one))
-        again = EVENT_ADAPTER.validate_json(event.model_dump_json())
-        assert isinstance(again, StepFinished)
-        assert (again.cached_tokens, again.thinking_tokens, again.cost) == (
-            10, one.thinking_tokens, one.cost,
+    for source in steps:
+        event = StepFinished(seq=1, epoch=1, time=0.0, ref=reference, **step_fields(source))
+        parsed = EVENT_ADAPTER.validate_json(event.model_dump_json())
+        assert isinstance(parsed, StepFinished)
+        assert (parsed.cached_tokens, parsed.thinking_tokens, parsed.cost) == (
+            10, source.thinking_tokens, source.cost,
         )  # fmt: skip
-        assert again.provider_state == one.provider_state
+        assert parsed.provider_state == source.provider_state
     fields = trajectory_fields(replace(trajectory(steps=steps), tokens=TokenRecord()))
     finished = EVENT_ADAPTER.validate_json(
         TrajectoryFinished(seq=1, epoch=1, time=0.0, **fields).model_dump_json()
@@ -291,7 +291,7 @@ def test_events_tell_what_a_chat_policys_endpoint_reported(
 
 
 class GatedSink(MemorySink):
-    """Takes an event only after the gate was opened."""
+    """Sink that blocks every event until its gate is opened."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -304,7 +304,7 @@ class GatedSink(MemorySink):
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-async def test_a_finished_trajectory_is_recorded_beside_the_event_loop_and_through_a_stop(
+async def test_finished_trajectories_are_recorded_in_a_thread_and_despite_a_stop(
     is_stopped: bool,
 ) -> None:
     sink = GatedSink()
@@ -312,7 +312,7 @@ async def test_a_finished_trajectory_is_recorded_beside_the_event_loop_and_throu
     await asyncio.sleep(0)
     if is_stopped:
         recording.cancel()
-    while not sink.entered.is_set():  # only this coroutine can notice
+    while not sink.entered.is_set():  # advances only if the loop is not blocked
         await asyncio.sleep(0.001)
     assert not recording.done()
     sink.gate.set()
@@ -323,7 +323,7 @@ async def test_a_finished_trajectory_is_recorded_beside_the_event_loop_and_throu
 
 
 @pytest.mark.parametrize("then", ["run", "stop"])
-async def test_a_pause_is_acknowledged_and_ends(then: Any) -> None:
+async def test_a_pause_is_reported_and_ends_by_resuming_or_stopping(then: Any) -> None:
     sink, control = MemorySink(), Control()
     run = context(sink, control)
     await run.safe_point()
@@ -340,7 +340,7 @@ async def test_a_pause_is_acknowledged_and_ends(then: Any) -> None:
 
 
 @pytest.mark.parametrize("then", ["run", "stop"])
-async def test_work_in_another_thread_pauses_too(then: Any) -> None:
+async def test_a_pause_blocks_work_in_another_thread(then: Any) -> None:
     sink, control = MemorySink(), Control()
     run = context(sink, control)
     assert not run.ends_after_pause()
@@ -355,7 +355,7 @@ async def test_work_in_another_thread_pauses_too(then: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "fence"])
-async def test_work_in_flight_is_cancelled_and_cleans_up(how: str) -> None:
+async def test_interruptible_work_is_cancelled_and_cleans_up(how: str) -> None:
     control = Control()
     cleaned = asyncio.Event()
     started = asyncio.Event()
@@ -376,7 +376,7 @@ async def test_work_in_flight_is_cancelled_and_cleans_up(how: str) -> None:
     assert cleaned.is_set()
 
 
-async def test_a_result_or_an_error_of_the_work_comes_through() -> None:
+async def test_interruptible_work_returns_its_result_or_raises_its_error() -> None:
     run = context(MemorySink(), Control())
 
     async def answer(fail: bool) -> int:

@@ -1,4 +1,4 @@
-"""The timeline of an iteration: intervals, sums, and the rollouts that cost most."""
+"""Timeline of an iteration: intervals, sums and the costliest rollouts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from engine.types import RolloutKey, RolloutPhase
 
 
 class Clock:
-    """Time as a test sets it."""
+    """Clock set by a test."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -22,7 +22,7 @@ def key(index: int, iteration: int = 0) -> RolloutKey:
 
 
 def lane(timeline: Timeline, name: str) -> TimelineLane:
-    return next(one for one in timeline.lanes if one.name == name)
+    return next(entry for entry in timeline.lanes if entry.name == name)
 
 
 def at(clock: Clock, lanes: PhaseLanes, *changes: tuple[float, int, RolloutPhase | None]) -> None:
@@ -50,23 +50,23 @@ def test_lanes_are_the_union_of_the_rollouts_phases() -> None:
         (9, 1, None),
     )
     clock.now = 112.0
-    found = lanes.timeline([key(0), key(1)], collected=109.5)
-    assert found.seconds == 12
-    assert [one.name for one in found.lanes] == ["engines", "trainer", "place", "sandbox", "grading"]
-    engines, sandbox = lane(found, "engines"), lane(found, "sandbox")
+    timeline = lanes.timeline([key(0), key(1)], collected=109.5)
+    assert timeline.seconds == 12
+    assert [entry.name for entry in timeline.lanes] == ["engines", "trainer", "place", "sandbox", "grading"]
+    engines, sandbox = lane(timeline, "engines"), lane(timeline, "sandbox")
     assert (engines.spans, engines.seconds, engines.rollout_seconds) == ([(2, 3), (4, 7)], 4, 5)
     assert (sandbox.spans, sandbox.rollout_seconds) == ([(0, 4)], 5)
     assert sandbox.costliest is not None
     assert (sandbox.costliest.index, sandbox.costliest.start, sandbox.costliest.end) == (1, 1, 4)
-    assert lane(found, "grading").spans == [(6, 9)]
-    assert (lane(found, "place").spans, lane(found, "place").costliest) == ([], None)
-    trainer = lane(found, "trainer")
+    assert lane(timeline, "grading").spans == [(6, 9)]
+    assert (lane(timeline, "place").spans, lane(timeline, "place").costliest) == ([], None)
+    trainer = lane(timeline, "trainer")
     assert trainer.spans == [(9.5, 12)]
     assert trainer.costliest is not None
     assert (trainer.costliest.index, trainer.costliest.seconds) == (1, 9.5)
 
 
-def test_what_goes_on_over_the_end_of_an_iteration_is_divided_between_two() -> None:
+def test_phases_across_the_end_of_an_iteration_are_split_between_timelines() -> None:
     clock = Clock()
     lanes = PhaseLanes(clock)
     lanes.begin()

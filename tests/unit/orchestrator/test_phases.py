@@ -42,11 +42,11 @@ def test_steps_of_rollouts_in_flight_are_counted_until_they_end() -> None:
 
 
 @pytest.mark.parametrize(("done", "expected"), [(0, 2), (1, 2), (2, 1), (3, 1), (4, 0)])
-def test_evaluations_still_due(done: int, expected: int) -> None:
+def test_evaluations_after_counts_those_still_due(done: int, expected: int) -> None:
     assert PLAN.evaluations_after(done) == expected
 
 
-async def test_the_time_left_counts_evaluations_and_every_phase_names_what_follows(
+async def test_time_left_includes_evaluations_and_phases_name_what_follows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
@@ -86,7 +86,7 @@ async def test_the_time_left_counts_evaluations_and_every_phase_names_what_follo
     assert last["seconds_left"] == 2 * 20, "the last evaluation takes its time, too"
 
 
-async def test_a_phase_is_reported_again_while_something_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_phase_is_reported_again_when_its_counts_change(monkeypatch: pytest.MonkeyPatch) -> None:
     beats = 0
 
     async def beat(_seconds: float) -> None:
@@ -112,7 +112,7 @@ async def test_a_phase_is_reported_again_while_something_changes(monkeypatch: py
     ]
 
 
-async def test_an_evaluation_does_not_count_rollouts_that_training_makes_meanwhile() -> None:
+async def test_evaluation_progress_excludes_concurrent_training_rollouts() -> None:
     sink = MemorySink()
     run = context(sink)
     reports = TrainingPhases(run, replace(PLAN, is_sync=False), TrainProgress())

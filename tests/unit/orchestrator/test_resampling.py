@@ -43,7 +43,7 @@ def group_of(row: TaskRow, rewards: Sequence[float | None]) -> Group:
 
 
 class Roller:
-    """Tasks whose number is divisible are mixed, all others uniform; rollouts end in an arbitrary order."""
+    """Scheduler double: divisible tasks are mixed, others uniform; rollouts end in random order."""
 
     def __init__(self, divisor: int = 2, *, seed: int = 0) -> None:
         self.divisor = divisor
@@ -79,7 +79,7 @@ class Roller:
 
 
 class Record(TrainingRecord):
-    """What an earlier attempt finished: the groups of some tasks."""
+    """Record of an earlier attempt that finished the groups of some tasks."""
 
     def __init__(self, roller: Roller, tasks: Collection[str] = ()) -> None:
         super().__init__(Path("none"))
@@ -120,40 +120,40 @@ async def collected(
     roller = Roller(divisor, seed=seed)
     cursor = TaskCursor(rows(count), per_iteration=wanted, seed=0)
     feed = feed_of(roller, cursor, wanted=wanted, rounds=rounds, kept=kept)
-    found = await feed.next_batch(policy_version=0)
+    batch = await feed.next_batch(policy_version=0)
     await feed.close()
-    return found, roller
+    return batch, roller
 
 
 async def test_uniform_groups_are_replaced_until_enough_have_a_signal() -> None:
-    found, roller = await collected(64, wanted=6, rounds=20)
-    assert len(found.trained) == 6
-    assert all(int(group.task.id[1:]) % 2 == 0 for group in found.trained)
-    assert found.discarded
-    assert all(int(group.task.id[1:]) % 2 for group in found.discarded)
-    assert found.rounds == len(roller.asked) - 1
+    batch, roller = await collected(64, wanted=6, rounds=20)
+    assert len(batch.trained) == 6
+    assert all(int(group.task.id[1:]) % 2 == 0 for group in batch.trained)
+    assert batch.discarded
+    assert all(int(group.task.id[1:]) % 2 for group in batch.discarded)
+    assert batch.rounds == len(roller.asked) - 1
     missing = 6
     for asked in roller.asked:
         assert len(asked) == missing
         missing -= sum(int(task_id[1:]) % 2 == 0 for task_id in asked)
     tried = [task_id for asked in roller.asked for task_id in asked]
     assert len(set(tried)) == len(tried)
-    assert sorted(group.task.id for group in found.groups) == sorted(tried)
-    assert found.metrics() == {
+    assert sorted(group.task.id for group in batch.groups) == sorted(tried)
+    assert batch.metrics() == {
         "resampling/rounds": float(len(roller.asked) - 1),
         "resampling/discarded": float(len(tried) - 6),
     }
 
 
-async def test_it_stops_after_the_rounds_and_trains_on_what_there_is() -> None:
-    found, roller = await collected(64, wanted=32, rounds=1, divisor=32)
+async def test_resampling_stops_after_its_rounds_and_trains_on_fewer_groups() -> None:
+    batch, roller = await collected(64, wanted=32, rounds=1, divisor=32)
     assert len(roller.asked) == 2
-    assert found.rounds == 1
-    assert [group.task.id for group in found.trained] in (["t0", "t32"], ["t32", "t0"])
+    assert batch.rounds == 1
+    assert [group.task.id for group in batch.trained] in (["t0", "t32"], ["t32", "t0"])
 
 
 class Losing(Roller):
-    """Loses the rollouts of some tasks; those of all others are uniform."""
+    """Scheduler double that loses the rollouts of some tasks; all other groups are uniform."""
 
     def __init__(self, is_lost: Callable[[str], bool]) -> None:
         super().__init__()
@@ -164,16 +164,16 @@ class Losing(Roller):
         return make_trajectory(reward, index=index, task_id=task_id, iteration=iteration)
 
 
-async def test_a_first_round_that_infrastructure_lost_is_not_repeated_with_other_tasks() -> None:
+async def test_a_first_round_lost_to_infrastructure_is_not_resampled() -> None:
     roller = Losing(lambda _: True)
     feed = feed_of(roller, TaskCursor(rows(64), per_iteration=4, seed=0), wanted=4)
-    found = await feed.next_batch(policy_version=0)
+    batch = await feed.next_batch(policy_version=0)
     await feed.close()
-    assert (len(roller.asked), len(found.trained), len(found.discarded)) == (1, 0, 4)
+    assert (len(roller.asked), len(batch.trained), len(batch.discarded)) == (1, 0, 4)
 
 
 @pytest.mark.parametrize("place", [0, 1])
-async def test_a_lost_group_is_replaced_wherever_it_stands_in_its_round(place: int) -> None:
+async def test_a_lost_group_is_replaced_at_any_position_of_its_round(place: int) -> None:
     cursor = TaskCursor(rows(64), per_iteration=2, seed=0)
     lost = cursor.peek()[place].task.id
     roller = Losing(lost.__eq__)
@@ -183,23 +183,23 @@ async def test_a_lost_group_is_replaced_wherever_it_stands_in_its_round(place: i
     assert [len(asked) for asked in roller.asked] == [2, 2]
 
 
-async def test_it_stops_where_the_split_has_no_task_left() -> None:
-    found, roller = await collected(5, wanted=4, rounds=50)
+async def test_resampling_stops_if_the_split_has_no_tasks_left() -> None:
+    batch, roller = await collected(5, wanted=4, rounds=50)
     assert sorted(task_id for asked in roller.asked for task_id in asked) == ["t0", "t1", "t2", "t3", "t4"]
-    assert len(found.trained) == 3
-    assert found.rounds == 1
+    assert len(batch.trained) == 3
+    assert batch.rounds == 1
 
 
-async def test_a_resumed_iteration_asks_for_the_same_tasks() -> None:
+async def test_a_resumed_iteration_requests_the_same_tasks() -> None:
     cursor = TaskCursor(rows(32), per_iteration=6, seed=7)
     cursor.take()
     state = json.loads(json.dumps(cursor.state_dict()))
     asked = []
     for seed in range(2):
-        again = TaskCursor(rows(32), per_iteration=6, seed=7)
-        again.load_state_dict(state)
+        restored = TaskCursor(rows(32), per_iteration=6, seed=7)
+        restored.load_state_dict(state)
         roller = Roller(seed=seed)
-        feed = feed_of(roller, again, wanted=6)
+        feed = feed_of(roller, restored, wanted=6)
         feed.buffer.begin_at(1)
         await feed.next_batch(policy_version=1)
         await feed.close()
@@ -217,13 +217,13 @@ async def test_a_resumed_iteration_asks_for_the_same_tasks() -> None:
     kept=st.frozensets(st.integers(0, 31)),
     seed=st.integers(0, 10_000),
 )
-def test_a_round_asks_for_what_the_rounds_before_lack(
+def test_every_round_requests_the_groups_still_missing(
     wanted: int, spare: int, rounds: int, divisor: int, kept: frozenset[int], seed: int
 ) -> None:
-    """Whichever order rollouts end in, and whichever are on record: groups and order are of whole rounds."""
+    """Groups and their order depend neither on the order of completion nor on recorded rollouts."""
     count = wanted + spare
     known = {f"t{number}" for number in kept}
-    found, roller = asyncio.run(
+    batch, roller = asyncio.run(
         collected(count, wanted=wanted, rounds=rounds, divisor=divisor, seed=seed, kept=known)
     )
     cursor = TaskCursor(rows(count), per_iteration=wanted, seed=0)
@@ -240,15 +240,15 @@ def test_a_round_asks_for_what_the_rounds_before_lack(
         task_id for task_id in tried if task_id not in known
     ]
     assert known or roller.asked == asked
-    assert [group.task.id for group in found.trained] == list(filter(roller.is_mixed, tried))
-    assert [group.task.id for group in found.discarded] == [
+    assert [group.task.id for group in batch.trained] == list(filter(roller.is_mixed, tried))
+    assert [group.task.id for group in batch.discarded] == [
         task_id for task_id in tried if not roller.is_mixed(task_id)
     ]
-    assert found.rounds == len(asked) - 1
+    assert batch.rounds == len(asked) - 1
 
 
 async def test_a_synchronous_feed_is_idle_outside_of_its_collection() -> None:
-    """Evaluations, checkpoints and pauses find nothing in flight, and no event names its order."""
+    """Evaluations, checkpoints and pauses find nothing in flight; no event is emitted."""
     roller, sink = Roller(divisor=1), MemorySink()
     config = resolve("frozenlake", {"trainer.tasks_per_iteration": 3, "trainer.iterations": 2})
     assert isinstance(config, TrainRun)
@@ -259,9 +259,9 @@ async def test_a_synchronous_feed_is_idle_outside_of_its_collection() -> None:
         for _ in range(20):
             await asyncio.sleep(0)
         assert len(roller.asked) == iteration
-        found = await feed.next_batch(policy_version=iteration)
-        assert roller.asked[-1] == tasks == [group.task.id for group in found.trained]
-        assert {group.iteration for group in found.trained} == {iteration}
+        batch = await feed.next_batch(policy_version=iteration)
+        assert roller.asked[-1] == tasks == [group.task.id for group in batch.trained]
+        assert {group.iteration for group in batch.trained} == {iteration}
         assert not feed.buffer.open
         await feed.drain()
         feed.updated()
@@ -269,7 +269,7 @@ async def test_a_synchronous_feed_is_idle_outside_of_its_collection() -> None:
     assert not sink.events
 
 
-def test_replaced_groups_are_on_record_without_loss() -> None:
+def test_members_of_replaced_groups_carry_no_loss() -> None:
     group = group_of(rows(1)[0], [1.0, 1.0, None])
     members = discarded_members(group, DAPO, max_context=64)
     assert [member.loss_mask for member in members] == [False] * 3

@@ -1,4 +1,4 @@
-"""The engine's command line: what it refuses, what it leaves behind, and what it does not load."""
+"""The engine's command line: refusals, recorded failures and lazy imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from engine.threads import waiting_threads
         ("quickstart", {"rollout.group_size": 1}, "at least 2"),
     ],
 )
-def test_a_wrong_recipe_leaves_no_folder(
+def test_an_invalid_recipe_creates_no_run_folder(
     tmp_path: Path, recipe: str, overrides: dict[str, int], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -34,20 +34,20 @@ def test_a_wrong_recipe_leaves_no_folder(
 @pytest.mark.parametrize(
     "content", ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}']
 )
-def test_a_broken_launch_file_is_named(tmp_path: Path, content: str) -> None:
+def test_a_broken_launch_file_is_refused_by_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "launch.json").write_text(content)
     with pytest.raises(ConfigError, match="launch.json"):
         Launch.load(tmp_path)
 
 
-def test_a_run_number_is_an_identity_too(tmp_path: Path) -> None:
+def test_launch_accepts_a_number_as_run_id(tmp_path: Path) -> None:
     launch = {"run_id": 7, "epoch": 2, "ingest_url": "http://127.0.0.1:1/", "token": "t", "home": "/h"}
     (tmp_path / "launch.json").write_text(json.dumps(launch))
     assert Launch.load(tmp_path).endpoint("events") == "http://127.0.0.1:1/api/v1/runs/7/events"
 
 
-def test_no_run_folder_is_one_clear_line(tmp_path: Path) -> None:
-    """In a process of its own, as it is started."""
+def test_a_missing_run_folder_prints_a_one_line_error(tmp_path: Path) -> None:
+    """Start the engine in a separate process, as in production."""
     command = [sys.executable, "-m", "engine.run", "missing-folder"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     assert done.returncode == 1
@@ -55,7 +55,7 @@ def test_no_run_folder_is_one_clear_line(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
 
 
-def test_a_wrong_configuration_is_the_runs_reason(tmp_path: Path) -> None:
+def test_an_invalid_configuration_is_recorded_as_the_failure_reason(tmp_path: Path) -> None:
     run_dir = create_run_dir("quickstart-oracle", {}, home=tmp_path)
     (run_dir / "config.json").write_text('{"kind": "rollout", "name": "x", "colour": "red"}')
     assert run_attempt(run_dir, Launch.load(run_dir)) == 1
@@ -72,7 +72,7 @@ def test_scripted_runs_never_load_torch() -> None:
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
-def test_threads_of_a_run_sleep_while_they_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_threads_sleep_unless_a_policy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert waiting_threads() == {"OMP_WAIT_POLICY": "PASSIVE"}
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")

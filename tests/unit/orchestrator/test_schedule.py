@@ -23,7 +23,7 @@ from tests.builders.rollout_builders import make_row
 from tests.unit.trainer.rl_builders import make_trajectory
 
 
-def test_a_straggler_that_is_due_holds_the_batch_up() -> None:
+def test_a_due_straggler_delays_the_batch() -> None:
     late = OpenGroup(admitted_at=0, is_complete=False)
     quick = [OpenGroup(admitted_at=1, is_complete=True)] * 3
     assert choose_batch([late, *quick], updates=1, batch=2, staleness=2) == (1, 2)
@@ -49,7 +49,7 @@ def test_informative_groups_come_before_uniform_ones_unless_those_are_due() -> N
 
 
 class Record(TrainingRecord):
-    """A record whose batches have the outcomes that they are given."""
+    """Record whose outcomes are set by the test."""
 
     def __init__(self) -> None:
         super().__init__(Path("none"))
@@ -60,7 +60,7 @@ class Record(TrainingRecord):
 
 
 class DynamicRun:
-    """A run with a curriculum whose groups end in an arbitrary order; without rounds none is replaced."""
+    """Run with a curriculum whose groups end in random order; without rounds none is replaced."""
 
     iterations = 6
 
@@ -87,10 +87,10 @@ class DynamicRun:
         self.checkpoint = self.state()
 
     def admit(self) -> bool:
-        found = self.buffer.next_group()
-        if found is not None:
-            self.buffer.admit(found, self.buffer.updates)
-        return found is not None
+        candidate = self.buffer.next_group()
+        if candidate is not None:
+            self.buffer.admit(candidate, self.buffer.updates)
+        return candidate is not None
 
     def complete(self, key: GroupKey, *, is_uniform: bool) -> None:
         rewards = (1.0, 1.0 if is_uniform else 0.0)
@@ -100,14 +100,14 @@ class DynamicRun:
         self.buffer.complete(self.buffer.open[key], group)
 
     def update(self) -> bool:
-        if (found := self.buffer.choose()) is None:
+        if (batch := self.buffer.choose()) is None:
             return False
         sides = [
             [
-                SelectedGroup(iteration=key.iteration, task_id=key.task_id, updates=one.updates, indices=[])
-                for key, one in groups.items()
+                SelectedGroup(iteration=key.iteration, task_id=key.task_id, updates=group.updates, indices=[])
+                for key, group in groups.items()
             ]
-            for groups in (found.trained, found.discarded)
+            for groups in (batch.trained, batch.discarded)
         ]
         iteration = self.buffer.updates
         self.record.batches[iteration] = BatchSelected(
@@ -119,13 +119,13 @@ class DynamicRun:
             groups=sides[0],
             discarded=sides[1],
         )
-        solved = [Outcome(one.task_id, 1, 2) for one in sides[0]]
-        self.record.solved[iteration] = solved + [Outcome(one.task_id, 2, 2) for one in sides[1]]
-        self.take(found)
+        solved = [Outcome(group.task_id, 1, 2) for group in sides[0]]
+        self.record.solved[iteration] = solved + [Outcome(group.task_id, 2, 2) for group in sides[1]]
+        self.take(batch)
         return True
 
     def take(self, batch: Batch) -> None:
-        """Make an update, and check its bounds."""
+        """Apply an update and check its bounds."""
         iteration = self.buffer.updates
         left = len(batch.trained) + len(batch.discarded)
         assert self.batch <= left <= (1 + self.rounds) * self.batch
@@ -134,18 +134,18 @@ class DynamicRun:
         assert places == sorted(places), "the oldest come first"
         if self.schedule.mode == "one_step_off" and not self.rounds:
             assert {key.iteration for key in batch.trained} == {iteration}
-        lags = [iteration - one.updates for one in batch.trained.values()]
+        lags = [iteration - group.updates for group in batch.trained.values()]
         assert max(lags, default=0) <= self.schedule.staleness
         self.cursor.observe(iteration, self.record.outcomes(iteration))
         self.buffer.updates += 1
 
     def state(self) -> dict[str, Any]:
         state = {"feed": self.buffer.state_dict(), "tasks": self.cursor.state_dict()}
-        found: dict[str, Any] = json.loads(json.dumps(state))
-        return found
+        restored: dict[str, Any] = json.loads(json.dumps(state))
+        return restored
 
     def resumed(self) -> DynamicRun:
-        """Return another attempt that is where this one is, by its checkpoint and the record."""
+        """Return another attempt, restored from this one's checkpoint and record."""
         settled = {"batch": self.batch, "tasks": self.cursor.num_tasks, "rounds": self.rounds}
         other = DynamicRun(self.record, self.schedule, **settled)
         other.cursor.load_state_dict(self.checkpoint["tasks"])
@@ -170,14 +170,14 @@ class DynamicRun:
 def test_groups_are_trained_on_or_replaced_within_all_bounds(
     batch: int, staleness: int | None, rounds: int, spare: int, uniform: float, stubborn: int, seed: int
 ) -> None:
-    """Never staler, never stuck, never more replaced, and an attempt that resumes is in the same place."""
+    """Check staleness, progress, the number of replacements and the state of resumed attempts."""
     mode = "one_step_off" if staleness is None else "async"
     rng = random.Random(seed)
     schedule = ScheduleConfig(mode=mode, max_staleness=staleness)
     run = DynamicRun(Record(), schedule, batch=batch, tasks=batch + spare, rounds=rounds)
     while run.buffer.updates < run.iterations:
         has_moved = rng.random() < 0.8 and run.admit()
-        running = [key for key, one in run.buffer.open.items() if one.group is None]
+        running = [key for key, group in run.buffer.open.items() if group.group is None]
         quick = [key for key in running if int(key.task_id, 16) % 4 >= stubborn]
         if running and (rng.random() < 0.7 or not has_moved):
             run.complete(rng.choice(quick or running), is_uniform=rng.random() < uniform)
@@ -192,12 +192,12 @@ def test_groups_are_trained_on_or_replaced_within_all_bounds(
             run.checkpoint = run.state()
     assert not run.buffer.open
     assert not run.buffer.replaced
-    left = [one for found in run.record.batches.values() for one in (*found.groups, *found.discarded)]
-    assert sorted((one.iteration, one.task_id) for one in left) == sorted(run.record.admitted)
+    left = [group for event in run.record.batches.values() for group in (*event.groups, *event.discarded)]
+    assert sorted((group.iteration, group.task_id) for group in left) == sorted(run.record.admitted)
     if uniform == 0.0 or not rounds:
         assert len(left) == batch * run.iterations
     elif uniform == 1.0:
-        assert not any(found.groups for found in run.record.batches.values())
+        assert not any(event.groups for event in run.record.batches.values())
         assert spare == 0 or len(left) > batch * run.iterations
     for iteration in range(run.iterations):
         tasks = [key.task_id for key in run.record.admitted if key.iteration == iteration]

@@ -39,8 +39,8 @@ async def test_enough_graded_siblings_set_a_deadline_and_lost_ones_do_not_count(
         asyncio.create_task(ended(2, 0.05)),
         asyncio.create_task(endless()),
     ]
-    found = await gather_siblings(tasks, enough=2, seconds=0.01)
-    assert [one.key.index for one in found] == [0, 1, 2]
+    siblings = await gather_siblings(tasks, enough=2, seconds=0.01)
+    assert [sibling.key.index for sibling in siblings] == [0, 1, 2]
     assert reasons == [LATE]
 
 

@@ -33,13 +33,13 @@ def cursor(count: int, *, lag: int = 0, seed: int = 3, per_iteration: int = 4) -
 
 
 def outcomes(tasks: list[str], iteration: int) -> list[Outcome]:
-    """Solved rollouts as a policy would earn them; a third of the tasks is solved always or never."""
-    found = []
+    """Simulate the outcomes of a policy; a third of the tasks is solved always or never."""
+    simulated = []
     for task in tasks:
         ability = (0.0, 0.1, 0.3, 0.5, 0.9, 1.0)[int(task, 16) % 6]
-        drawn = random.Random(f"{task}:{iteration}")
-        found.append(Outcome(task, sum(drawn.random() < ability for _ in range(SIBLINGS)), SIBLINGS))
-    return found
+        rng = random.Random(f"{task}:{iteration}")
+        simulated.append(Outcome(task, sum(rng.random() < ability for _ in range(SIBLINGS)), SIBLINGS))
+    return simulated
 
 
 def taken(source: TaskCursor) -> list[str]:
@@ -60,7 +60,7 @@ def test_the_expected_number_of_draws_is_the_sum_of_the_weights(solved: int) -> 
     assert count / phases == pytest.approx(passes * weight, abs=2 / phases)
 
 
-def test_draws_differ_from_the_sum_of_the_weights_by_less_than_one_whatever_is_earned() -> None:
+def test_draws_differ_from_the_sum_of_the_weights_by_less_than_one() -> None:
     chance = random.Random(11)
     states = {str(task): state(chance.random()) for task in range(60)}
     expected: Counter[str] = Counter()
@@ -68,22 +68,22 @@ def test_draws_differ_from_the_sum_of_the_weights_by_less_than_one_whatever_is_e
     last = dict.fromkeys(states, -1)
     longest = CONFIG.rest_passes + math.ceil(1 / CONFIG.min_weight)
     for number in range(300):
-        weights = {task: one.weight(CONFIG.min_weight) for task, one in states.items()}
+        weights = {task: current.weight(CONFIG.min_weight) for task, current in states.items()}
         expected.update(weights)
         drawn, states = draw_pass(states, number, CONFIG)
         for task in drawn:
             by_weight[task] += bool(weights[task])
             last[task] = number
-            if chance.random() < 0.7:  # other outcomes come later
+            if chance.random() < 0.7:  # the other outcomes arrive later
                 groups = (*states[task].groups, (chance.choice([0, 1, 3, 4, 7, 8]), SIBLINGS))[-2:]
                 states[task] = state(states[task].credit, *groups, drawn=number)
         assert all(abs(by_weight[task] - expected[task]) < 1 for task in states)
-        assert all(number - seen <= longest for seen in last.values()), "every task comes back"
+        assert all(number - last_draw <= longest for last_draw in last.values()), "every task comes back"
     assert len(by_weight) == 60
 
 
 @pytest.mark.parametrize("solved", [0, SIBLINGS])
-def test_tasks_that_are_solved_always_or_never_rest_and_come_back(solved: int) -> None:
+def test_tasks_solved_always_or_never_rest_and_return(solved: int) -> None:
     states = {"t": state(0.5, (solved, SIBLINGS), drawn=0)}
     passes = []
     for number in range(1, 13):
@@ -94,7 +94,7 @@ def test_tasks_that_are_solved_always_or_never_rest_and_come_back(solved: int) -
     assert (waiting, unchanged) == ([], states)
 
 
-def test_the_solve_rate_is_that_of_the_newest_groups_without_lost_ones() -> None:
+def test_solve_rate_uses_only_the_newest_groups_without_lost_ones() -> None:
     weights = TaskWeights(["t"], CONFIG, seed=0, lag=0)
     for batch, solved in enumerate([0, 8, 4, 2]):
         weights.begin_iteration()
@@ -122,7 +122,7 @@ def test_rollouts_ended_by_time_limits_do_not_count_as_failures() -> None:
     assert outcome((0.0, timed), (1.0, timed), (0.0, submitted)) == ("t", 1, 3)
 
 
-def test_iterations_have_distinct_tasks_also_when_most_of_them_rest() -> None:
+def test_iterations_have_distinct_tasks_even_if_most_tasks_rest() -> None:
     source = cursor(6, per_iteration=5)
     for iteration in range(40):
         tasks = taken(source)
@@ -133,23 +133,23 @@ def test_iterations_have_distinct_tasks_also_when_most_of_them_rest() -> None:
 
 
 @pytest.mark.parametrize("lag", [0, 1, 4])
-def test_a_checkpoint_goes_on_with_the_same_tasks(lag: int) -> None:
+def test_a_restored_checkpoint_continues_with_the_same_tasks(lag: int) -> None:
     whole, drawn = cursor(12, lag=lag), []
     for iteration in range(60):
         drawn.append(taken(whole))
         whole.observe(iteration, outcomes(drawn[-1], iteration))
         if iteration == 20:
             saved = json.loads(json.dumps(whole.state_dict()))
-    again = cursor(12, lag=lag)
-    again.load_state_dict(saved)
+    restored = cursor(12, lag=lag)
+    restored.load_state_dict(saved)
     for iteration in range(21, 60):
-        shown = [row.task.id for row in again.peek()]
-        assert taken(again) == shown == drawn[iteration]
-        again.observe(iteration, outcomes(shown, iteration))
+        peeked = [row.task.id for row in restored.peek()]
+        assert taken(restored) == peeked == drawn[iteration]
+        restored.observe(iteration, outcomes(peeked, iteration))
 
 
-def test_tasks_do_not_depend_on_how_far_the_trainer_is() -> None:
-    """A feed may take an iteration's tasks early or late, and a repetition has all outcomes at once."""
+def test_drawn_tasks_do_not_depend_on_the_progress_of_the_trainer() -> None:
+    """A feed may take an iteration's tasks early or late, and a resumed attempt has all outcomes at once."""
     lag, iterations = 2, 30
     prompt, drawn = cursor(12, lag=lag), []
     for iteration in range(iterations + lag):
