@@ -128,7 +128,9 @@ def test_a_shared_prompt_is_counted_once() -> None:
         ("gpt_oss", GPT_OSS_20B, 20.9, 3.61),
     ],
 )
-def test_published_sizes(model_type: str, settings: dict[str, Any], billions: float, active: float) -> None:
+def test_model_sizes_match_published_numbers(
+    model_type: str, settings: dict[str, Any], billions: float, active: float
+) -> None:
     sizes = of_transformers(model_type, settings)
     assert sizes.parameters / 1e9 == pytest.approx(billions, rel=0.005)
     if model_type == "gpt_oss":

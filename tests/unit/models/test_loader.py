@@ -218,7 +218,7 @@ def test_a_folder_with_only_a_configuration_gets_random_weights(plain: Path, tmp
         open_model("fresh:nonesuch", home=tmp_path)
 
 
-def test_code_in_a_folder_never_runs(plain: Path, tmp_path: Path) -> None:
+def test_code_in_a_model_folder_never_runs(plain: Path, tmp_path: Path) -> None:
     changes = {
         "model_type": "own",
         "auto_map": {"AutoConfig": "code.Own", "AutoModelForCausalLM": "code.Own"},

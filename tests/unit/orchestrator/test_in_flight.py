@@ -40,9 +40,9 @@ from tests.unit.orchestrator.test_collection import Attempt as CollectionAttempt
 KEY = make_key()
 
 
-def turn(index: int, *, said: str = "ok", version: int = 1, is_replayed: bool = False) -> FinishedTurn:
+def turn(index: int, *, output: str = "ok", version: int = 1, is_replayed: bool = False) -> FinishedTurn:
     response = Generation(ids=(index, 7), logprobs=(-0.5, -0.25), versions=(version, version))
-    step = Step(index=index, thought="t", response="r", call=None, observation=said, policy_version=version)
+    step = Step(index=index, thought="t", response="r", call=None, observation=output, policy_version=version)
     return FinishedTurn(step=step, response=response, waited_seconds=0.5, is_replayed=is_replayed)
 
 
@@ -106,7 +106,7 @@ def test_recorded_steps_after_a_diverging_step_are_dropped(tmp_path: Path) -> No
     with attempt(tmp_path, 1) as first:
         first.steps(*map(turn, range(5)))
     with attempt(tmp_path, 2) as second:
-        second.steps(turn(0, is_replayed=True), turn(1, said="other"))
+        second.steps(turn(0, is_replayed=True), turn(1, output="other"))
     assert [finished.step.observation for finished in recorded(tmp_path)] == ["ok", "other"]
 
 
@@ -267,7 +267,7 @@ def ends(folder: Path) -> set[tuple[int, int]]:
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
 async def test_a_killed_feed_resumes_with_its_buffers(tmp_path: Path, with_checkpoint: bool) -> None:
-    """Kill it with one group trained, one waiting for training and one with siblings in flight."""
+    """Kill the feed with one group trained, one waiting for training and one with siblings in flight."""
     everything = frozenset((iteration, index) for iteration in range(5) for index in range(3))
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=everything - {(2, 1), (2, 2)})
@@ -307,7 +307,7 @@ async def test_a_killed_feed_resumes_with_its_buffers(tmp_path: Path, with_check
 
 
 async def test_a_killed_synchronous_iteration_keeps_its_recorded_rollouts(tmp_path: Path) -> None:
-    """Kill it in the second iteration, with one sibling finished and two in flight."""
+    """Kill the feed in the second iteration, with one sibling finished and two in flight."""
     with attempt(tmp_path, 1) as first:
         roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (0, 2), (1, 0)}))
         feed = feed_of(tmp_path, roller, is_sync=True)

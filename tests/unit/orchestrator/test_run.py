@@ -34,7 +34,7 @@ def test_an_invalid_recipe_creates_no_run_folder(
 @pytest.mark.parametrize(
     "content", ["", "{}", '{"run_id": "../x", "epoch": 1, "ingest_url": null, "token": "", "home": "/"}']
 )
-def test_a_broken_launch_file_is_refused_by_name(tmp_path: Path, content: str) -> None:
+def test_a_broken_launch_file_is_refused_with_its_name(tmp_path: Path, content: str) -> None:
     (tmp_path / "launch.json").write_text(content)
     with pytest.raises(ConfigError, match="launch.json"):
         Launch.load(tmp_path)

@@ -1,4 +1,4 @@
-"""Runs of kind ``sft`` on stored trajectories: loss, schedule, checkpoints, resuming, adapters, ranks."""
+"""Runs of kind ``sft`` on stored trajectories: loss, schedule, checkpoints, resumption, adapters."""
 
 from __future__ import annotations
 

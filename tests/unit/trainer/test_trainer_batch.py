@@ -37,7 +37,7 @@ def pair(first: TokenRecord, second: TokenRecord) -> Group:
 
 
 def test_samples_contain_the_position_before_each_sampled_token() -> None:
-    """Each sampled token is predicted one position earlier; tokens after the last one are dropped."""
+    """Each sampled token is predicted one position earlier, so the last one is not forwarded."""
     winner, loser = samples_of(pair(RECORD, RECORD))
     for sample, advantage in ((winner, 1.0), (loser, -1.0)):
         assert sample.ids.tolist() == [7, 8, 3, 4, 9]

@@ -22,7 +22,7 @@ from engine.trainer.factory import training_device
         ({"rank_timeout_s": 0}, "greater than 0"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+def test_invalid_trainer_settings_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainerConfig(**settings)
 
