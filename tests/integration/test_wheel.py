@@ -1,4 +1,4 @@
-"""A wheel of this checkout has all parts, and its command runs without the checkout."""
+"""A wheel built from this checkout contains all parts and runs without the checkout."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = {
     "engine": "engine", "webapp": "webapp", "workers": "workers",
     "templates": "webapp/templates", "static": "webapp/static",
 }  # fmt: skip
-"""Folders of the checkout, and where a wheel has them."""
+"""Folders of the checkout and their paths in the wheel."""
 FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 BUILD = "import sys; from setuptools.build_meta import build_wheel; print(build_wheel(sys.argv[1]))"
 SHOW = """
@@ -27,15 +27,17 @@ print(get_template("base.html").origin.name, finders.find("favicon.svg"))
 
 
 def python(*arguments: str, folder: Path, **environment: str) -> str:
-    kept = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRAINYARD_HOME")}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=kept | environment, capture_output=True, text=True,
+    inherited = {
+        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRAINYARD_HOME")
+    }
+    completed = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=inherited | environment, capture_output=True, text=True,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
 
 
-def test_a_wheel_has_all_parts_and_runs(tmp_path: Path) -> None:
+def test_wheel_contains_all_parts_and_runs_outside_the_checkout(tmp_path: Path) -> None:
     source, site, home = tmp_path / "source", tmp_path / "site", tmp_path / "home"
     for part in (*PARTS, "requirements"):
         shutil.copytree(PROJECT / part, source / part, ignore=shutil.ignore_patterns("__pycache__"))

@@ -1,4 +1,4 @@
-"""Running services with a toy dataset and policy, and a view into their database."""
+"""Running services with a toy dataset and policy, and queries of their database."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ TERMINAL = ("succeeded", "failed", "stopped")
 
 
 class Line:
-    """Running services and a view into its database."""
+    """Running services and queries of their database."""
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
         self.told: list[str] = []
-        """What the terminal would have shown."""
+        """Messages that the supervisor would print to the terminal."""
 
     def rows(self, query: LiteralString, *parameters: Any) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.stack.environment["DATABASE_URL"]) as database:
@@ -62,7 +62,7 @@ class Line:
             time.sleep(0.1)
 
     def _logs_of_live_engines(self) -> str:
-        """Return the end of each one's log, the stacks of its threads included."""
+        """Return the end of each live engine's log, including its thread stacks."""
         logs = []
         for file in self.stack.home.glob("runs/*/engine.pid"):
             engine = json.loads(file.read_text())
@@ -98,7 +98,7 @@ class Line:
         )
 
     def kill(self, name: str) -> None:
-        """``kill -9`` a service, then wait until another process has taken its place and answers."""
+        """``kill -9`` a service and wait until its replacement is up."""
         service, killed = self.stack.processes[name], self.kill_at_once(name)
         self.until(
             lambda: service.status.pid not in (0, killed) and service.status.state is ServiceState.UP,
@@ -106,7 +106,7 @@ class Line:
         )
 
     def kill_at_once(self, name: str) -> int:
-        """``kill -9`` a service, which ``until`` starts again; return the killed process's id."""
+        """``kill -9`` a service and return its process id; ``until`` restarts it."""
         process = self.stack.processes[name].process
         assert process is not None
         os.kill(process.pid, signal.SIGKILL)
@@ -119,8 +119,8 @@ def running_line(folder: Path, environment: Mapping[str, str], *, taught: bool =
 
     Args:
         folder: an empty folder.
-        environment: DATABASE_URL and REDIS_URL, where the stack is not to start its own.
-        taught: whether there is the half-taught policy ``toy``, beside the dataset.
+        environment: DATABASE_URL and REDIS_URL of running servers; the stack starts missing ones.
+        taught: whether to add the partly trained policy ``toy`` to the dataset.
     """
     home = taught_home(folder / "home") if taught else dataset_home(folder / "home")
     reserve_service_ports(home)
@@ -161,12 +161,12 @@ def assert_nothing_lost_or_duplicated(line: Line, run: int, iterations: int = IT
 
 
 def sandboxes_left(line: Line, run: int) -> list[str]:
-    found = []
+    pids = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
         if b"bwrap" in command and str(line.stack.home).encode() in command:
-            found.append(process.name)
-    return found
+            pids.append(process.name)
+    return pids

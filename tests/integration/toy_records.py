@@ -1,4 +1,4 @@
-"""What the spool, the checkpoints and the ledger of a run on the toy dataset record."""
+"""Readers of the spool, checkpoints and ledger of a toy run, and assertions on them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def of_type(run_dir: Path, name: str) -> list[dict[str, Any]]:
 
 
 def weights(run_dir: Path) -> str:
-    """Hash of the trained weights and the optimizer."""
+    """Return a hash of the trained weights and the optimizer state."""
     last = sorted((run_dir / "checkpoints").glob("[0-9]*"))[-1]
     hashed = hashlib.sha256()
     for name, tensor in sorted(stored_state(last).items()):
@@ -30,7 +30,7 @@ def weights(run_dir: Path) -> str:
 
 
 def assert_same_state(run_dir: Path, other: Path, *, but: str = "") -> None:
-    """Equal optimizers, random states and cursors at the end; equal metrics of every iteration, but one."""
+    """Assert equal final training states and cursors, and equal metrics except for ``but``."""
     folders = [sorted((folder / "checkpoints").glob("[0-9]*"))[-1] for folder in (run_dir, other)]
     states = [torch.load(folder / "training.pt", weights_only=True) for folder in folders]
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
@@ -46,7 +46,7 @@ def assert_same_state(run_dir: Path, other: Path, *, but: str = "") -> None:
 
 
 def iteration_metrics(run_dir: Path) -> dict[int, dict[str, float]]:
-    """What each iteration last reported, but for what clocks and this attempt's cache of verdicts say."""
+    """Return each iteration's last metrics, without timings and verdict-cache statistics."""
     timed = (
         "time/",
         "loop/",
@@ -65,7 +65,7 @@ def iteration_metrics(run_dir: Path) -> dict[int, dict[str, float]]:
 
 
 def sandboxes(home: Path) -> list[Path]:
-    """Ledger entries of sandboxes that were not closed."""
+    """Return the ledger entries of sandboxes that were not closed."""
     return list((home / "sandboxes").glob("sb-*.json"))
 
 
@@ -81,7 +81,7 @@ def expected_keys(home: Path) -> Counter[tuple[int, str, str, int]]:
 
 
 def assert_every_rollout_trained_once(run_dir: Path, *, iterations: int) -> None:
-    """Every rollout of the run is in one batch of the last record, and has one graded end."""
+    """Assert that every rollout is in exactly one selected batch and was graded once."""
     batches = {event["iteration"]: event["groups"] for event in of_type(run_dir, "batch_selected")}
     assert sorted(batches) == list(range(iterations))
     trained = Counter(

@@ -1,4 +1,4 @@
-"""A data folder with a toy dataset made by real curation and a tiny policy that solves about half of it."""
+"""Data folder with a curated toy dataset and a tiny policy that solves about half of its tasks."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ AGENT = AgentConfig(
 SANDBOX = SandboxConfig(memory_mb=256, disk_mb=32, max_live=8, max_starting=2)
 GRADING = GradingConfig(timeout_s=120.0)
 PATIENCE_S = 400.0
-"""Deadline of an attempt in a process."""
+"""Deadline, in seconds, of an attempt in its own process."""
 SOLVED_HALF_THE_TIME = 0.7
 """Negative log-likelihood of an episode, nats, at which a policy samples it with probability 0.5."""
 ARCHITECTURE = TransformerConfig(
@@ -153,7 +153,7 @@ look at lines 1-6 line 1: the change done
 
 
 def write_source(folder: Path) -> Path:
-    """A small package with tests."""
+    """Write a small package with tests."""
     for name, text in _FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ def write_source(folder: Path) -> Path:
 
 
 def curation(source: Path) -> CurateRun:
-    """Two training tasks from one file, one held-out task from the other."""
+    """Return a curation of two training tasks from one file and one held-out task from the other."""
     return CurateRun(
         name="toy dataset",
         sandbox=SANDBOX,
@@ -173,7 +173,7 @@ def curation(source: Path) -> CurateRun:
 
 
 def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
-    """Two iterations of two groups of four; entropy teaches where all siblings have the same reward."""
+    """Return a run of two iterations of two groups; entropy trains groups with equal rewards."""
     return TrainRun(
         name="toy",
         dataset=DatasetConfig(name=DATASET),
@@ -198,7 +198,7 @@ def training(home: Path, *, concurrent: int = 8, **trainer: Any) -> TrainRun:
 
 
 def overlapping(home: Path, **schedule: Any) -> TrainRun:
-    """Four iterations of one group."""
+    """Return a run of four iterations of one group with the given schedule."""
     config = training(home, iterations=4, tasks_per_iteration=1, minibatches=1, checkpoint_every=2)
     changes = {
         "schedule": ScheduleConfig(**schedule),
@@ -209,7 +209,7 @@ def overlapping(home: Path, **schedule: Any) -> TrainRun:
 
 
 def sampling(policy: Any) -> RolloutRun:
-    """One attempt at every training task by a scripted policy."""
+    """Return a run in which a scripted policy attempts every training task once."""
     return RolloutRun(
         name="toy",
         dataset=DatasetConfig(name=DATASET),
@@ -224,7 +224,7 @@ def sampling(policy: Any) -> RolloutRun:
 def make_run_dir(
     home: Path, name: str, config: AnyRun, *, ingest_url: str | None = None, epoch: int = 1
 ) -> Path:
-    """A run folder, or the next attempt in an existing one."""
+    """Create a run folder, or prepare the next attempt in an existing one."""
     run_dir = home / "runs" / name
     run_dir.mkdir(parents=True, exist_ok=True)
     (run_dir / "config.json").write_text(config.model_dump_json())
@@ -241,7 +241,7 @@ def make_run_dir(
 
 @contextmanager
 def open_context(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> Iterator[RunContext]:
-    """A run context in this process."""
+    """Open a run context in this process."""
     run_dir = make_run_dir(home, name, config, epoch=epoch)
     sink = SpoolSink(run_dir, epoch=epoch)
     try:
@@ -254,13 +254,13 @@ def open_context(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> It
 def engine_process(
     run_dir: Path, secrets: Mapping[str, Any] = MappingProxyType({})
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """``python -m engine.run`` in its own process group; killed at the end if it still runs."""
-    with (run_dir / "engine.log").open("ab") as log_file, TemporaryFile() as given:
-        given.write(json.dumps(dict(secrets)).encode())
-        given.seek(0)
+    """Run ``python -m engine.run`` in its own process group; kill it at the end if still alive."""
+    with (run_dir / "engine.log").open("ab") as log_file, TemporaryFile() as secrets_file:
+        secrets_file.write(json.dumps(dict(secrets)).encode())
+        secrets_file.seek(0)
         process = subprocess.Popen(
             [sys.executable, "-m", "engine.run", "--secrets-on-stdin", str(run_dir)],
-            stdin=given,
+            stdin=secrets_file,
             stderr=log_file,
             start_new_session=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -274,14 +274,14 @@ def engine_process(
 
 
 def finish(run_dir: Path) -> Path:
-    """Perform an attempt in its own process to its end, which is no failure."""
+    """Run an attempt in its own process and assert that it succeeds."""
     with engine_process(run_dir) as process:
         assert process.wait(timeout=PATIENCE_S) == 0, events(run_dir)[-1:]
     return run_dir
 
 
 def kill_when(run_dir: Path, condition: Callable[[], bool]) -> None:
-    """Perform an attempt in its own process, and ``kill -9`` it once a condition holds."""
+    """Run an attempt in its own process and ``kill -9`` it once the condition is true."""
     with engine_process(run_dir) as process:
         assert wait_for(process, condition)
         os.killpg(process.pid, signal.SIGKILL)
@@ -289,12 +289,12 @@ def kill_when(run_dir: Path, condition: Callable[[], bool]) -> None:
 
 
 def events(run_dir: Path) -> list[dict[str, Any]]:
-    """All complete events of the spool."""
+    """Return all complete events of the spool."""
     return [json.loads(line.data) for line in read_lines(run_dir / "events.jsonl")]
 
 
 def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) -> bool:
-    """Wait until the condition holds (True) or the process ends (False)."""
+    """Wait for the condition; return False if the process ends before it is true."""
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if process.poll() is not None:
@@ -305,7 +305,7 @@ def wait_for(process: subprocess.Popen[bytes], condition: Callable[[], bool]) ->
 
 
 def taught_home(folder: Path) -> Path:
-    """Fill a data folder with the toy dataset and its half-taught policy."""
+    """Fill a data folder with the toy dataset and its partly trained policy."""
     return _copied(made_once("taught", _teach), folder)
 
 
@@ -331,7 +331,7 @@ def _teach(home: Path) -> None:
 
 
 async def _make_policy(home: Path) -> None:
-    """Teach a tiny transformer the oracle's episodes until it samples each about half of the time."""
+    """Train a tiny transformer on the oracle's episodes until it samples each about half of the time."""
     torch.set_num_threads(1)
     tokenizer = _tokenizer()
     config = sampling(OraclePolicyConfig())

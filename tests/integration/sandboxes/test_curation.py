@@ -1,4 +1,4 @@
-"""Curation of a toy package, and the tasks it makes, in real sandboxes."""
+"""Curation of a toy package and its tasks, in real sandboxes."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ def config(home: Path, **changes: object) -> CurationConfig:
 
 
 async def run(home: Path, settings: CurationConfig) -> tuple[Dataset, list[str]]:
-    said: list[tuple[str, int]] = []
+    reports: list[tuple[str, int]] = []
     dataset = await curate(
         settings,
         home=home,
         backend=LocalBackend(home),
         sandbox=SANDBOX,
-        progress=lambda message, done, _total: said.append((message, done)),
+        progress=lambda message, done, _total: reports.append((message, done)),
     )
-    counts = [done for _, done in said]
+    counts = [done for _, done in reports]
     assert counts == sorted(counts), "what is done stays done"
-    return dataset, [message for message, _ in said]
+    return dataset, [message for message, _ in reports]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def dataset(home: Path) -> Dataset:
     return asyncio.run(run(home, config(home)))[0]
 
 
-def test_the_wanted_tasks_are_saved_with_files_kept_apart(home: Path, dataset: Dataset) -> None:
+def test_curated_tasks_are_saved_and_splits_share_no_file(home: Path, dataset: Dataset) -> None:
     assert load_dataset(home, "toy").rows == dataset.rows
     assert (len(dataset.split("train")), len(dataset.split("heldout"))) == (2, 1)
     files = [{row.task.metadata["file"] for row in dataset.split(split)} for split in ("train", "heldout")]
@@ -74,10 +74,10 @@ def test_the_wanted_tasks_are_saved_with_files_kept_apart(home: Path, dataset: D
     assert len({row.task.metadata["function"] for row in dataset.split("train")}) == 2
 
 
-def test_the_fate_of_every_tried_candidate_is_counted(dataset: Dataset) -> None:
-    fates = dataset.provenance["candidates"]
-    assert fates["kept"] == len(dataset.rows)
-    assert set(fates) - {"kept"} <= {
+def test_provenance_counts_candidates_by_outcome(dataset: Dataset) -> None:
+    counts = dataset.provenance["candidates"]
+    assert counts["kept"] == len(dataset.rows)
+    assert set(counts) - {"kept"} <= {
         "not_wanted", "unnoticed", "odd_outcome", "unstable", "not_mended", "no_report", "sandbox", "machine",
     }  # fmt: skip
 
@@ -88,7 +88,7 @@ def test_unusable_tests_are_never_required(dataset: Dataset) -> None:
     assert not any("always_broken" in test or "slow" in test for test in required)
 
 
-def test_statements_quote_the_suspect_line_and_tasks_do_not_give_the_answer_away(dataset: Dataset) -> None:
+def test_statements_quote_the_faulty_line_without_revealing_the_fix(dataset: Dataset) -> None:
     for row in dataset.rows:
         fault = row.answer.metadata
         assert f"line {fault['line']}: `{fault['mutated'].strip()}`" in row.task.problem_statement
@@ -97,7 +97,7 @@ def test_statements_quote_the_suspect_line_and_tasks_do_not_give_the_answer_away
         assert fault["original"].strip() not in row.task.problem_statement
 
 
-async def test_every_task_fails_untouched_and_passes_with_its_gold_patch(
+async def test_every_task_fails_unpatched_and_passes_with_its_gold_patch(
     home: Path, dataset: Dataset
 ) -> None:
     grader = make_grader(LocalBackend(home))
@@ -111,9 +111,7 @@ async def test_every_task_fails_untouched_and_passes_with_its_gold_patch(
     ] * len(dataset.rows)
 
 
-async def test_the_image_holds_the_fault_once_and_runs_the_tests_as_agents_would(
-    home: Path, dataset: Dataset
-) -> None:
+async def test_image_contains_the_fault_once_and_runs_the_tests(home: Path, dataset: Dataset) -> None:
     row = dataset.rows[0]
     fault = row.answer.metadata
     async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
@@ -125,31 +123,31 @@ async def test_the_image_holds_the_fault_once_and_runs_the_tests_as_agents_would
         assert (result.exit_code, b"1 failed" in result.stdout) == (1, True)
 
 
-async def test_the_same_inputs_re_use_the_dataset_and_others_make_it_again(
+async def test_same_inputs_reuse_the_dataset_and_changed_inputs_rebuild_it(
     home: Path, dataset: Dataset
 ) -> None:
-    again, said = await run(home, config(home, workers=1))
-    assert again.rows == dataset.rows
-    assert "dataset 'toy' is up to date" in said
-    other, said = await run(home, config(home, train_tasks=1, heldout_tasks=0, hint="function"))
-    assert [row.split for row in other.rows] == ["train"]
-    assert "line " not in other.rows[0].task.problem_statement.split("\n")[1]
+    reused, messages = await run(home, config(home, workers=1))
+    assert reused.rows == dataset.rows
+    assert "dataset 'toy' is up to date" in messages
+    rebuilt, messages = await run(home, config(home, train_tasks=1, heldout_tasks=0, hint="function"))
+    assert [row.split for row in rebuilt.rows] == ["train"]
+    assert "line " not in rebuilt.rows[0].task.problem_statement.split("\n")[1]
 
 
-async def test_a_repeated_curation_takes_the_kept_trials_and_opens_no_sandbox(
+async def test_repeated_curation_reuses_stored_trials_and_opens_no_sandbox(
     home: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         pytest.fail("a sandbox was opened")
 
     monkeypatch.setattr(LocalBackend, "open", refuse)
-    again, said = await run(home, config(home, output="again"))
-    assert again.rows == dataset.rows
-    assert again.provenance["candidates"] == dataset.provenance["candidates"], "kept with their reasons"
-    assert not any("baseline" in message for message in said)
+    repeated, messages = await run(home, config(home, output="again"))
+    assert repeated.rows == dataset.rows
+    assert repeated.provenance["candidates"] == dataset.provenance["candidates"], "kept with their reasons"
+    assert not any("baseline" in message for message in messages)
 
 
-async def test_unusable_sources_are_skipped_with_a_reason(home: Path, tmp_path: Path) -> None:
+async def test_curation_without_usable_sources_reports_each_reason(home: Path, tmp_path: Path) -> None:
     write_toy(home / "toy")
     broken = write_toy(tmp_path / "broken")
     (broken / "toy/__init__.py").write_text("raise RuntimeError\n")
@@ -163,7 +161,7 @@ async def test_unusable_sources_are_skipped_with_a_reason(home: Path, tmp_path: 
     assert "is not a folder on this machine" in str(raised.value)
 
 
-def test_repository_data_and_links_of_a_folder_stay_out(home: Path, tmp_path: Path) -> None:
+def test_folder_sources_exclude_git_data_and_symlinks(home: Path, tmp_path: Path) -> None:
     tree = write_toy(tmp_path / "repository")
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     (tree / "passwd").symlink_to("/etc/passwd")
@@ -173,7 +171,7 @@ def test_repository_data_and_links_of_a_folder_stay_out(home: Path, tmp_path: Pa
     assert not os.path.lexists(source.tree / "passwd")
 
 
-async def test_the_shipped_real_task_fails_untouched_and_passes_with_its_gold_patch(home: Path) -> None:
+async def test_handwritten_task_fails_unpatched_and_passes_with_its_gold_patch(home: Path) -> None:
     try:
         row = build_task("wcmatch-45", home)
     except PreflightError as error:
@@ -181,7 +179,7 @@ async def test_the_shipped_real_task_fails_untouched_and_passes_with_its_gold_pa
     assert row.split == "handwritten"
     assert "docs/" not in row.answer.gold_patch
     grader = make_grader(LocalBackend(home), timeout_s=120)
-    untouched, mended = await asyncio.gather(grader.grade(row, ""), grader.grade(row, row.answer.gold_patch))
-    assert (untouched.verdict, mended.verdict) == (Verdict.FAILED, Verdict.PASSED)
-    failed = {test.test_id for test in untouched.tests if test.outcome != "passed"}
+    unpatched, fixed = await asyncio.gather(grader.grade(row, ""), grader.grade(row, row.answer.gold_patch))
+    assert (unpatched.verdict, fixed.verdict) == (Verdict.FAILED, Verdict.PASSED)
+    failed = {test.test_id for test in unpatched.tests if test.outcome != "passed"}
     assert failed == set(row.answer.fail_to_pass)

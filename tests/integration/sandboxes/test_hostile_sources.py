@@ -1,4 +1,4 @@
-"""Source trees made to attack the machine that curates them: nothing of theirs runs, nothing leads out."""
+"""Hostile source trees: their code is not run and their paths cannot escape."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Member = tuple[tarfile.TarInfo, bytes]
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all that pip knows."""
+    """Folder that is pip's only package index."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -56,7 +56,7 @@ def toy(top: str, **more: bytes) -> list[Member]:
 
 
 def builder(seen: Path) -> dict[str, bytes]:
-    """Files of a package whose own build backend writes the file ``seen``."""
+    """Return the files of a package whose build backend writes the file ``seen``."""
     return {
         "pyproject.toml": b'[build-system]\nrequires = []\nbuild-backend = "evil"\nbackend-path = ["."]\n',
         "evil.py": f"open({str(seen)!r}, 'w')\n".encode(),
@@ -75,7 +75,7 @@ def test_a_source_distribution_is_fetched_without_running_it(index: Path, tmp_pa
 @pytest.mark.parametrize(
     "requirement", ["-r/etc/passwd", "evil @ file:///tmp/evil", "--index-url=https://x.example"]
 )
-def test_what_a_source_requires_is_a_package_of_the_index(
+def test_source_requirements_outside_the_index_are_refused(
     index: Path, tmp_path: Path, requirement: str
 ) -> None:
     metadata = f"Metadata-Version: 2.1\nName: evil\nRequires-Dist: {requirement}\n".encode()
@@ -100,9 +100,7 @@ def write_wheel(
         wheel.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*files, f"{info}/RECORD"]))
 
 
-def test_a_wheel_that_depends_on_an_address_is_refused_and_nothing_is_built(
-    index: Path, tmp_path: Path
-) -> None:
+def test_wheel_with_a_url_dependency_is_refused_and_nothing_is_built(index: Path, tmp_path: Path) -> None:
     bait = tmp_path / "bait"
     bait.mkdir()
     for name, data in builder(tmp_path / "seen").items():
@@ -150,7 +148,7 @@ def test_wheels_are_unpacked_as_pip_installs_them(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_archives_cannot_lead_out_link_or_fill_the_disk(
+def test_archives_cannot_escape_create_links_or_fill_the_disk(
     tmp_path: Path, members: list[Member], reason: str
 ) -> None:
     archive = write_tar(tmp_path / "sdist.tar.gz", *members)
@@ -167,7 +165,7 @@ def test_archives_cannot_lead_out_link_or_fill_the_disk(
     assert not Path("/etc/escaped").exists()
 
 
-def test_a_damaged_archive_says_so(tmp_path: Path) -> None:
+def test_damaged_archive_is_reported_as_unusable(tmp_path: Path) -> None:
     (tmp_path / "sdist.tar.gz").write_bytes(b"\x1f\x8b no archive")
     (tmp_path / "target").mkdir()
     with pytest.raises(DatasetError, match="evil 1.0 is not usable: it cannot be unpacked"):
@@ -176,7 +174,7 @@ def test_a_damaged_archive_says_so(tmp_path: Path) -> None:
         )
 
 
-def test_a_contained_program_sees_no_file_process_or_network_of_this_machine(tmp_path: Path) -> None:
+def test_contained_program_sees_no_host_files_processes_or_network(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     hidden = [str(secret), __file__, str(Path.home() / ".config")]
@@ -217,7 +215,7 @@ def _large(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [_link, _hard_link, _pipe, _many, _large])
-def test_what_comes_out_of_a_contained_program_is_checked(
+def test_output_trees_with_links_pipes_or_excess_size_are_refused(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     (tmp_path / "inner").mkdir()
@@ -229,7 +227,7 @@ def test_what_comes_out_of_a_contained_program_is_checked(
 
 @pytest.fixture
 def repositories(tmp_path: Path) -> Path:
-    """``toy.git``: a repository with a filter, a hook, a link, a submodule and excluded files."""
+    """Folder with ``toy.git``: a filter, a symlink, a submodule and export-ignored files."""
     tree = write_toy(tmp_path / "tree")
     (tree / ".gitattributes").write_text("*.py filter=evil\n/tests export-ignore\n")
     (tree / ".gitmodules").write_text('[submodule "sub"]\n\tpath = sub\n\turl = ext::sh -c touch% evil\n')
@@ -250,12 +248,12 @@ def repositories(tmp_path: Path) -> Path:
     return served
 
 
-def test_a_repository_is_read_over_https_and_nothing_of_it_runs(
+def test_repository_is_cloned_over_https_without_running_its_code(
     repositories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evil = tmp_path / "gitconfig"
-    evil.write_text(f'[filter "evil"]\n\tsmudge = touch {tmp_path}/seen\n\trequired = true\n')
-    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(evil))
+    git_config = tmp_path / "gitconfig"
+    git_config.write_text(f'[filter "evil"]\n\tsmudge = touch {tmp_path}/seen\n\trequired = true\n')
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(git_config))
     with git_server(repositories) as (address, certificate):
         monkeypatch.setenv("GIT_SSL_CAINFO", str(certificate))
         source = fetch_source(f"{address}/toy.git", tmp_path / "home")
@@ -267,7 +265,7 @@ def test_a_repository_is_read_over_https_and_nothing_of_it_runs(
     assert (source.tree / "toy/words.py").read_text() == (tmp_path / "tree/toy/words.py").read_text()
 
 
-def test_a_host_cannot_send_git_to_another_one(
+def test_git_refuses_redirects_to_another_host(
     repositories: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -279,7 +277,7 @@ def test_a_host_cannot_send_git_to_another_one(
             fetch_source(f"{address}/moved/toy.git", tmp_path / "home")
 
 
-def test_a_contained_program_owns_nothing_of_this_machine(tmp_path: Path) -> None:
+def test_contained_program_owns_no_host_files_and_has_no_capabilities(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "packed").mkdir(mode=0o700)
     (tmp_path / "packed" / "file").write_text("content")

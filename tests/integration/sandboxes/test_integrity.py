@@ -1,4 +1,4 @@
-"""What an agent finds in its sandbox: the task, no hidden tests, and one commit that tells nothing."""
+"""Repositories prepared for agents and for grading: no hidden tests and no trace of the fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An image whose repository holds the fix in a later commit, a tag, a stash, a remote and the reflog."""
+    """Data folder with images of a repository with the fix in later commits and refs, and of a broken one."""
     home = tmp_path_factory.mktemp("integrity")
     tree = home / "tree"
     tree.mkdir()
@@ -84,7 +84,7 @@ async def run(box: Sandbox, command: str) -> str:
     return (result.stdout + result.stderr).decode().strip()
 
 
-async def test_one_commit_is_left_and_nothing_else(box: Sandbox, home: Path) -> None:
+async def test_agent_repository_has_a_single_anonymous_commit(box: Sandbox, home: Path) -> None:
     fix = git(home / "tree", "rev-parse", "fixed")
     await prepare_for_agent(box)
     assert await run(box, "git log --all --reflog --oneline | wc -l") == "1"
@@ -96,7 +96,7 @@ async def test_one_commit_is_left_and_nothing_else(box: Sandbox, home: Path) -> 
     assert await run(box, "git log -1 --format='%an %s %aI'") == "base base 2000-01-01T00:00:00+00:00"
 
 
-async def test_grading_keeps_the_base_commit_and_nothing_that_came_later(box: Sandbox, home: Path) -> None:
+async def test_grading_keeps_the_base_commit_and_no_later_history(box: Sandbox, home: Path) -> None:
     fix, base = git(home / "tree", "rev-parse", "fixed"), git(home / "tree", "rev-parse", "HEAD")
     await prepare_for_grading(box, commits=[base[:12], "0123456789abcdef"])
     assert await run(box, "git fsck --unreachable --no-reflogs") == ""
@@ -112,9 +112,7 @@ async def test_grading_keeps_the_base_commit_and_nothing_that_came_later(box: Sa
     assert await box.diff() == ""
 
 
-async def test_grading_keeps_of_a_later_commit_only_the_files_that_the_script_takes(
-    box: Sandbox, home: Path
-) -> None:
+async def test_grading_keeps_only_the_required_files_of_a_later_commit(box: Sandbox, home: Path) -> None:
     fix = git(home / "tree", "rev-parse", "fixed")
     await prepare_for_grading(box, commits=[fix], files=["tests/test_hidden.py"])
     await run(box, "rm tests/test_hidden.py")
@@ -128,8 +126,10 @@ async def test_grading_keeps_of_a_later_commit_only_the_files_that_the_script_ta
     )
 
 
-async def test_grading_keeps_nothing_of_an_image_that_holds_the_intact_code(box: Sandbox, home: Path) -> None:
-    """The image's commit is the solution where a setup patch made the task."""
+async def test_grading_drops_the_image_commit_when_a_setup_patch_adds_the_bug(
+    box: Sandbox, home: Path
+) -> None:
+    """With a setup patch, the image's own commit is the solution."""
     base = git(home / "tree", "rev-parse", "HEAD")
     bug = diff_texts("code.py", BUGGY, "def f():\n    return None\n")
     await box.apply_patch(bug)
@@ -139,9 +139,7 @@ async def test_grading_keeps_nothing_of_an_image_that_holds_the_intact_code(box:
     assert "return 0" not in await run(box, f"git show {base}:code.py")
 
 
-async def test_grading_keeps_the_nearest_tag_for_builds_that_ask_for_a_version(
-    box: Sandbox, home: Path
-) -> None:
+async def test_grading_keeps_the_nearest_tag_for_version_lookups(box: Sandbox, home: Path) -> None:
     await run(box, "git tag v1.2 HEAD && git tag v9 fixed")
     await prepare_for_grading(box)
     assert await run(box, "git describe --tags --abbrev=0; git tag") == "v1.2\nv1.2"
@@ -158,10 +156,10 @@ VERSIONED = (
 
 @pytest.mark.parametrize("files", ["echo '[tool.setuptools_scm]' > pyproject.toml", "touch versioneer.py"])
 @pytest.mark.parametrize("named", [True, False])
-async def test_grading_keeps_earlier_commits_where_versions_are_taken_from_git(
+async def test_grading_keeps_earlier_commits_for_projects_versioned_by_git(
     box: Sandbox, home: Path, files: str, named: bool
 ) -> None:
-    """Commits and tags without their files; nothing of later ones, and the tree as it is."""
+    """Earlier commits and tags lose their files, later ones are removed, and the tree is unchanged."""
     await run(box, f"rm -rf vendor; git config user.name a; git config user.email a@b; "
               f"{VERSIONED.format(files=files)}")  # fmt: skip
     base = await run(box, "git rev-parse HEAD")
@@ -183,7 +181,9 @@ async def test_grading_keeps_earlier_commits_where_versions_are_taken_from_git(
     assert await run(box, "git rev-list --all --reflog | wc -l") == str(steps + 1)
 
 
-async def test_grading_without_a_repository_and_with_a_broken_one(home: Path, box: Sandbox) -> None:
+async def test_grading_removes_a_broken_repository_and_accepts_a_missing_one(
+    home: Path, box: Sandbox
+) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
         await prepare_for_grading(broken, commits=["0123456789"])
         assert await run(broken, "ls -A") == "code.py"
@@ -191,7 +191,7 @@ async def test_grading_without_a_repository_and_with_a_broken_one(home: Path, bo
         assert await run(broken, "ls -A") == "code.py"
 
 
-async def test_the_repository_still_works_and_the_diff_is_unmoved(box: Sandbox) -> None:
+async def test_prepared_repository_works_and_its_diff_starts_empty(box: Sandbox) -> None:
     assert await box.diff() == ""
     await prepare_for_agent(box)
     assert await run(box, "git status --porcelain") == ""
@@ -212,7 +212,7 @@ async def test_hidden_tests_are_neither_in_the_tree_nor_in_the_commit(box: Sandb
     assert await box.diff() == ""
 
 
-async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
+async def test_setup_patch_is_part_of_the_base_and_not_of_the_diff(box: Sandbox) -> None:
     bug = diff_texts("code.py", BUGGY, "def f():\n    return None\n") + new_file("extra.py", "x = 1\n")
     await prepare_for_agent(box, setup_patch=bug)
     assert await run(box, "git status --porcelain; git diff HEAD; cat extra.py") == "x = 1"
@@ -227,7 +227,7 @@ async def test_the_setup_patch_is_the_task_and_no_change(box: Sandbox) -> None:
     assert await box.diff() == ""
 
 
-async def test_a_broken_repository_is_removed(home: Path, box: Sandbox) -> None:
+async def test_broken_repository_is_removed_and_logged_once(home: Path, box: Sandbox) -> None:
     async with LocalBackend(home).open(SandboxSpec(image="local:broken")) as broken:
         integrity._reported.clear()
         with structlog.testing.capture_logs() as logs:
@@ -263,16 +263,16 @@ async def test_repositories_in_odd_states_stay_usable(box: Sandbox, odd: str, ke
     assert await run(box, "git log -1 --format=%s") == "base"
 
 
-async def test_the_projects_own_python_comes_first(box: Sandbox) -> None:
+async def test_project_virtual_environment_is_first_on_the_path(box: Sandbox) -> None:
     assert await prepare_for_agent(box) == {}
     await run(box, "mkdir -p .venv/bin && ln -s /bin/sh .venv/bin/python")
     env = await prepare_for_agent(box)
     assert env["PATH"].startswith("/testbed/.venv/bin:/")
-    found = await box.exec("command -v python", timeout_s=10, env=env)
-    assert found.stdout == b"/testbed/.venv/bin/python\n"
+    result = await box.exec("command -v python", timeout_s=10, env=env)
+    assert result.stdout == b"/testbed/.venv/bin/python\n"
 
 
-async def test_a_sandbox_survives_paths_through_very_many_folders(box: Sandbox) -> None:
+async def test_sandbox_survives_deeply_nested_folders(box: Sandbox) -> None:
     deep = "a/" * 1200 + "f"
     with pytest.raises(OSError, match="too many nested folders|File name too long"):
         await box.write_file(deep, b"x")

@@ -1,4 +1,4 @@
-"""The pool on real sandboxes and a real spool: on record before it exists, nothing lost by ``kill -9``."""
+"""Sandbox pool on local sandboxes and a real spool: leases are recorded early and survive ``kill -9``."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def spooled(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def leases(run_dir: Path) -> dict[str, str]:
-    """Lease → its newest state."""
+    """Return the newest state of each lease."""
     return {
         record["lease"]: record["state"]
         for event in spooled(run_dir)
@@ -94,16 +94,16 @@ def reported(run_dir: Path, **status: int) -> bool:
     return started and bool(newest) and status.items() <= newest[0].items()
 
 
-async def test_the_spool_knows_a_sandbox_before_it_exists(
+async def test_leases_are_spooled_before_their_sandboxes_start(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = LocalBackend(home)
-    known: list[tuple[int, int]] = []
+    counts: list[tuple[int, int]] = []
     write = backend.ledger.write
 
     def watched(entry: LedgerEntry) -> None:
         if not entry.pid:
-            known.append((len(leases(tmp_path)), 1 + len(list(backend.ledger.entries()))))
+            counts.append((len(leases(tmp_path)), 1 + len(list(backend.ledger.entries()))))
         write(entry)
 
     monkeypatch.setattr(backend.ledger, "write", watched)
@@ -111,22 +111,22 @@ async def test_the_spool_knows_a_sandbox_before_it_exists(
         pool = SandboxPool(backend, SandboxConfig(max_live=2, max_starting=1), sink=sink)
         limits = SandboxLimits(memory_mb=96, processes=16, disk_mb=16)
         spec = SandboxSpec(image="tree", limits=limits)
-        async with pool.open(spec) as one, pool.open(spec) as two:
-            assert [(await box.exec("echo hello", timeout_s=30)).stdout for box in (one, two)] == [
+        async with pool.open(spec) as first, pool.open(spec) as second:
+            assert [(await box.exec("echo hello", timeout_s=30)).stdout for box in (first, second)] == [
                 b"hello\n"
             ] * 2
         await pool.close()
-    assert all(recorded >= existing for recorded, existing in known)
-    assert len(known) == 2
+    assert all(recorded >= existing for recorded, existing in counts)
+    assert len(counts) == 2
     assert set(leases(tmp_path).values()) == {"closed"}
-    last = spooled(tmp_path)[-1]
-    assert (last["type"], last["live"], last["wanted"], last["opened"]) == ("pool_status", 0, 0, 2)
-    assert sum(last["clocks"]["start"]["counts"]) == 2
+    status = spooled(tmp_path)[-1]
+    assert (status["type"], status["live"], status["wanted"], status["opened"]) == ("pool_status", 0, 0, 2)
+    assert sum(status["clocks"]["start"]["counts"]) == 2
 
 
 @pytest.fixture
 def killed(home: Path, tmp_path: Path, settings: Any) -> tuple[int, Path]:
-    """A run whose engine was killed while it held sandboxes, and its folder."""
+    """Id and folder of a run whose engine was killed with open sandboxes."""
     settings.TRAINYARD_HOME = home
     run, _ = launched()
     arguments = [str(home), str(tmp_path), str(run.pk)]
@@ -136,9 +136,9 @@ def killed(home: Path, tmp_path: Path, settings: Any) -> tuple[int, Path]:
         try:
             assert engine.stdout is not None
             assert engine.stdout.readline() == "ready\n"
-            give_up = time.monotonic() + 120
+            deadline = time.monotonic() + 120
             while not reported(tmp_path, live=3, waiting=2):
-                assert time.monotonic() < give_up, spooled(tmp_path)
+                assert time.monotonic() < deadline, spooled(tmp_path)
                 time.sleep(0.02)
         finally:
             engine.send_signal(signal.SIGKILL)
@@ -146,7 +146,7 @@ def killed(home: Path, tmp_path: Path, settings: Any) -> tuple[int, Path]:
 
 
 @pytest.mark.django_db
-def test_after_kill_9_of_the_engine_every_lease_is_known_and_nothing_is_left(
+def test_leases_of_a_killed_engine_are_ingested_and_their_sandboxes_reaped(
     home: Path, killed: tuple[int, Path]
 ) -> None:
     run_id, run_dir = killed

@@ -1,4 +1,4 @@
-"""The local backend passes the conformance suite, as root and as ordinary user, and leaves nothing behind."""
+"""Local backend: conformance as root and as an ordinary user, cleanup, and images."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject:
 
 @pytest.fixture
 def readable_packages() -> Iterator[Path]:
-    """What the local backend imports besides the standard library, where everybody can read it."""
+    """World-readable copies of the third-party packages that the local backend imports."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -93,7 +93,7 @@ def readable_packages() -> Iterator[Path]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
 def test_conformance_as_an_ordinary_user(readable_packages: Path) -> None:
-    python = Path("/usr/bin/python3")  # the one under test may lie in a folder that only root can enter
+    python = Path("/usr/bin/python3")  # the tested Python may be in a folder that only root can read
     folders = [REPO, *REPO.resolve().parents]
     if not python.exists() or any((folder.stat().st_mode & 0o005) != 0o005 for folder in folders):
         pytest.skip("no Python and source tree that an ordinary user can read")
@@ -120,20 +120,20 @@ def marker() -> str:
 
 
 def processes_with(marker: str) -> list[int]:
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             if path.read_bytes().split(b"\0")[:2] == [b"sleep", marker.encode()]:
-                found.append(int(path.parent.name))
+                pids.append(int(path.parent.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    give_up = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + _PATIENCE_S
     while not condition():
-        assert time.monotonic() < give_up, "nothing happened"
+        assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.02)
 
 
@@ -162,7 +162,7 @@ def leftovers(backend: LocalBackend) -> list[str]:
 
 
 @pytest.mark.parametrize("with_spawner", [False, True], ids=["owner", "owner and spawner"])
-async def test_nothing_survives_a_killed_owner(
+async def test_killed_owner_leaves_no_processes_entries_or_cgroups(
     home: Path, marker: str, owner: subprocess.Popen[str], with_spawner: bool
 ) -> None:
     backend = LocalBackend(home)
@@ -183,14 +183,14 @@ async def test_nothing_survives_a_killed_owner(
 
 
 @pytest.mark.parametrize("owner", [3], indirect=True)
-async def test_the_reaper_ends_what_outlives_its_deadline(
+async def test_reaper_removes_sandboxes_past_their_deadline(
     home: Path, marker: str, owner: subprocess.Popen[str]
 ) -> None:
     backend = LocalBackend(home)
-    os.kill(owner.pid, signal.SIGSTOP)  # alive, but it will not notice that its sandboxes' time is over
+    os.kill(owner.pid, signal.SIGSTOP)  # alive, but unable to enforce its sandboxes' deadlines
     removed = 0
-    give_up = time.monotonic() + _PATIENCE_S
-    while removed < 3 and time.monotonic() < give_up:
+    deadline = time.monotonic() + _PATIENCE_S
+    while removed < 3 and time.monotonic() < deadline:
         removed += await backend.reap()
         time.sleep(0.1)
     assert removed == 3
@@ -198,7 +198,7 @@ async def test_the_reaper_ends_what_outlives_its_deadline(
     assert leftovers(backend) == []
 
 
-async def test_a_lost_spawner_is_replaced_and_its_sandboxes_are_dead(home: Path) -> None:
+async def test_killed_spawner_is_replaced_and_its_sandboxes_are_dead(home: Path) -> None:
     backend = LocalBackend(home)
     async with backend.open(SandboxSpec(image="reference")) as box:
         (entry,) = backend.ledger.entries()
@@ -211,7 +211,7 @@ async def test_a_lost_spawner_is_replaced_and_its_sandboxes_are_dead(home: Path)
     assert leftovers(backend) == []
 
 
-def test_one_backend_serves_one_event_loop_after_another(home: Path) -> None:
+def test_backend_serves_successive_event_loops(home: Path) -> None:
     backend = LocalBackend(home)
 
     async def use() -> bytes:
@@ -222,7 +222,7 @@ def test_one_backend_serves_one_event_loop_after_another(home: Path) -> None:
     assert leftovers(backend) == []
 
 
-async def test_closing_leaves_no_ledger_entry_and_no_group(home: Path) -> None:
+async def test_closing_removes_the_ledger_entry_and_cgroups(home: Path) -> None:
     backend = LocalBackend(home)
     async with backend.open(SandboxSpec(image="reference", run_id="r", name="key")):
         (entry,) = backend.ledger.entries()
@@ -238,20 +238,20 @@ async def test_closing_leaves_no_ledger_entry_and_no_group(home: Path) -> None:
     assert not entry.alive()
 
 
-async def test_others_go_on_while_the_kernel_takes_its_time_for_a_sandbox(
+async def test_slow_ledger_and_cgroup_calls_do_not_block_the_event_loop(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ledger and control groups are kept off the event loop: each waits here until the loop has gone on."""
+    """Each patched call waits for the event loop to make progress."""
     backend = LocalBackend(home)
-    asked, loop = 0, asyncio.get_running_loop()
+    calls, loop = 0, asyncio.get_running_loop()
 
     def slow(function: Callable[..., Any]) -> Callable[..., Any]:
         def called(*arguments: Any) -> Any:
-            nonlocal asked
-            asked += 1
-            went_on = threading.Event()
-            loop.call_soon_threadsafe(went_on.set)
-            assert went_on.wait(_PATIENCE_S), f"{function} holds the event loop"
+            nonlocal calls
+            calls += 1
+            progressed = threading.Event()
+            loop.call_soon_threadsafe(progressed.set)
+            assert progressed.wait(_PATIENCE_S), f"{function} holds the event loop"
             return function(*arguments)
 
         return called
@@ -262,11 +262,11 @@ async def test_others_go_on_while_the_kernel_takes_its_time_for_a_sandbox(
     monkeypatch.setattr(cgroups, "remove", slow(cgroups.remove))
     async with backend.open(SandboxSpec(image="reference")) as box:
         assert (await box.exec("echo up", timeout_s=_PATIENCE_S)).stdout == b"up\n"
-    assert asked >= 4
+    assert calls >= 4
     assert leftovers(backend) == []
 
 
-async def test_a_failed_start_says_why_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
+async def test_failed_start_reports_its_reason_and_leaves_nothing(home: Path, tmp_path: Path) -> None:
     backend = LocalBackend(home)
     with pytest.raises(SandboxStartError, match="image 'nothing' is not built here"):
         async with backend.open(SandboxSpec(image="local:nothing")):
@@ -286,7 +286,7 @@ async def test_a_failed_start_says_why_and_leaves_nothing(home: Path, tmp_path: 
     assert leftovers(backend) == []
 
 
-async def test_images_bring_environment_binds_and_replace_each_other(home: Path, tmp_path: Path) -> None:
+async def test_images_set_environment_and_binds_and_can_be_rebuilt(home: Path, tmp_path: Path) -> None:
     tool, tree = tmp_path / "tool", tmp_path / "tree"
     for folder in (tool, tree):
         folder.mkdir()
@@ -307,7 +307,7 @@ async def test_images_bring_environment_binds_and_replace_each_other(home: Path,
     assert image_exists(home, "tools")
 
 
-async def test_what_is_mounted_into_an_image_stays_read_only(home: Path, tmp_path: Path) -> None:
+async def test_image_binds_are_read_only(home: Path, tmp_path: Path) -> None:
     tool, tree = tmp_path / "tool", tmp_path / "tree"
     for folder in (tool, tree):
         folder.mkdir()
@@ -321,7 +321,7 @@ async def test_what_is_mounted_into_an_image_stays_read_only(home: Path, tmp_pat
     assert list(tool.iterdir()) == []
 
 
-async def test_a_folder_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
+async def test_home_folder_name_may_be_invalid_utf8(tmp_path: Path) -> None:
     home = tmp_path / os.fsdecode(b"caf\xe9, and: more")
     home.mkdir()
     (tmp_path / "tree").mkdir()
@@ -332,7 +332,7 @@ async def test_a_folder_may_have_a_name_that_is_no_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root owns files as root")
-async def test_no_command_runs_as_root_in_an_image_that_root_copied(home: Path, tmp_path: Path) -> None:
+async def test_commands_do_not_run_as_root_in_images_owned_by_root(home: Path, tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     build_image(home, "copied", tmp_path / "tree")
     rootfs = home / "images/copied/rootfs"
@@ -343,7 +343,9 @@ async def test_no_command_runs_as_root_in_an_image_that_root_copied(home: Path, 
     assert {path.lstat().st_uid for path in rootfs.rglob("*")} == {OWNER}
 
 
-async def test_preflight_finds_nothing_fatal_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_preflight_passes_here_and_reports_missing_cgroups_and_bubblewrap(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     backend = LocalBackend(home)
     assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []
     backend.groups = None
@@ -354,7 +356,7 @@ async def test_preflight_finds_nothing_fatal_here(home: Path, monkeypatch: pytes
     )
 
 
-async def test_images_are_copied_where_overlays_are_impossible(home: Path) -> None:
+async def test_images_are_copied_without_overlay_support(home: Path) -> None:
     backend = LocalBackend(home)
     backend.copies = True
     subject = Subject(backend=backend, image="reference", secret_file=home / "secret")
@@ -363,7 +365,7 @@ async def test_images_are_copied_where_overlays_are_impossible(home: Path) -> No
             await check(subject)
 
 
-def test_the_command_line_runs_a_command_whatever_the_file_mode_mask_is(tmp_path: Path) -> None:
+def test_command_line_works_under_a_restrictive_umask(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     (tmp_path / "tree" / "file").write_text("content")
     build_image(tmp_path, "masked", tmp_path / "tree")

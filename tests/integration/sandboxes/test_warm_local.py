@@ -1,4 +1,4 @@
-"""Local sandboxes that are started ahead of demand: fresh, within the limits, and gone with their owner."""
+"""Warm local sandboxes: unused, within the limits, and removed with their owner."""
 
 from __future__ import annotations
 
@@ -94,60 +94,60 @@ def processes_of(entries: list[LedgerEntry]) -> list[int]:
     return [entry.pid for entry in entries if entry.alive()]
 
 
-async def test_a_request_gets_a_sandbox_that_was_started_ahead_and_never_used(backend: LocalBackend) -> None:
+async def test_request_gets_an_unused_warm_sandbox(backend: LocalBackend) -> None:
     await backend.prepare({"local:reference": 2})
     await until(lambda: backend.population().idle == 2)
-    ahead = {entry.id: entry for entry in backend.ledger.entries()}
-    assert {(entry.run_id, entry.name) for entry in ahead.values()} == {("warm-run", "warm")}
-    seen = set()
+    warm = {entry.id: entry for entry in backend.ledger.entries()}
+    assert {(entry.run_id, entry.name) for entry in warm.values()} == {("warm-run", "warm")}
+    used = set()
     for _ in range(2):
         async with backend.open(replace(SPEC, env={"COLOUR": "red"})) as box:
             assert box.startup.warm
-            seen.add(box.id)
-            (entry,) = (one for one in backend.ledger.entries() if one.id == box.id)
+            used.add(box.id)
+            (entry,) = (candidate for candidate in backend.ledger.entries() if candidate.id == box.id)
             assert (entry.run_id, entry.name) == ("used", "key")
             assert 0 < entry.deadline - time.monotonic() <= LIMITS.lifetime_s
-            left = await box.exec("ls /tmp; cat a.txt; echo $COLOUR", timeout_s=_PATIENCE_S)
-            assert left.stdout == b"first\nsecond\nthird\nred\n"
+            result = await box.exec("ls /tmp; cat a.txt; echo $COLOUR", timeout_s=_PATIENCE_S)
+            assert result.stdout == b"first\nsecond\nthird\nred\n"
             await box.exec("touch /tmp/mine; echo changed > a.txt", timeout_s=_PATIENCE_S)
-    assert seen == set(ahead)
+    assert used == set(warm)
     async with backend.open(SPEC) as box:
         assert not box.startup.warm
         assert backend.population().existing == 1
 
 
-async def test_two_of_them_share_no_namespace(backend: LocalBackend) -> None:
+async def test_warm_sandboxes_share_no_namespace(backend: LocalBackend) -> None:
     await backend.prepare({"local:reference": 2})
     await until(lambda: backend.population().idle == 2)
     kinds = ("ipc", "mnt", "net", "pid", "user", "uts")
     script = "".join(f"readlink /proc/self/ns/{kind};" for kind in kinds)
-    async with backend.open(SPEC) as one, backend.open(SPEC) as other:
-        assert one.startup.warm
-        assert other.startup.warm
+    async with backend.open(SPEC) as first, backend.open(SPEC) as second:
+        assert first.startup.warm
+        assert second.startup.warm
         ours, theirs = [
-            (await box.exec(script, timeout_s=_PATIENCE_S)).stdout.split() for box in (one, other)
+            (await box.exec(script, timeout_s=_PATIENCE_S)).stdout.split() for box in (first, second)
         ]
     assert len(ours) == len(kinds)
     assert not set(ours) & set(theirs)
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
-async def test_they_never_take_the_room_of_a_requested_sandbox(home: Path, at_once: int) -> None:
+async def test_warm_sandboxes_never_displace_requested_ones(home: Path, at_once: int) -> None:
     settings = replace(SETTINGS, max_live=5, at_once=at_once)
     backend = LocalBackend(home, warm=settings)
     build_image(home, "another", home / "tree")
     opened: list[bool] = []
-    most: list[int] = []
-    held = asyncio.Event()
+    populations: list[int] = []
+    finished = asyncio.Event()
 
     async def hold() -> None:
         async with backend.open(SPEC) as box:
             opened.append(box.startup.warm)
-            await held.wait()
+            await finished.wait()
 
     async def watch() -> None:
-        while not held.is_set():
-            most.append(backend.population().existing)
+        while not finished.is_set():
+            populations.append(backend.population().existing)
             await asyncio.sleep(0.001)
 
     async with asyncio.TaskGroup() as group:
@@ -161,14 +161,14 @@ async def test_they_never_take_the_room_of_a_requested_sandbox(home: Path, at_on
             group.create_task(hold())
         await until(lambda: len(opened) == settings.max_live)
         await until(lambda: backend.population().existing == settings.max_live)
-        held.set()
+        finished.set()
     assert sorted(opened) == [False] * 4 + [True]
-    assert max(most) == settings.max_live
+    assert max(populations) == settings.max_live
     await backend.close()
     assert list(backend.ledger.entries()) == []
 
 
-async def test_a_claim_that_is_given_up_loses_nothing(backend: LocalBackend) -> None:
+async def test_cancelled_claim_leaks_no_sandbox(backend: LocalBackend) -> None:
     await backend.prepare({"local:reference": 1})
     claim = asyncio.create_task(backend.open(SPEC).__aenter__())
     await until(lambda: backend.population().existing == 1)
@@ -179,7 +179,7 @@ async def test_a_claim_that_is_given_up_loses_nothing(backend: LocalBackend) -> 
     await until(lambda: backend.population().existing == 0)
 
 
-async def test_unused_ones_are_given_back(home: Path) -> None:
+async def test_unused_warm_sandboxes_are_removed(home: Path) -> None:
     backend = LocalBackend(home, warm=replace(SETTINGS, idle_s=0.3))
     await backend.prepare({"local:reference": 2})
     await until(lambda: backend.population().idle > 0)
@@ -193,7 +193,7 @@ async def test_unused_ones_are_given_back(home: Path) -> None:
     await backend.close()
 
 
-async def test_a_setting_turns_it_off(home: Path) -> None:
+async def test_zero_per_image_disables_warm_sandboxes(home: Path) -> None:
     backend = make_backend(SandboxConfig(local=LocalConfig(warm_per_image=0)), home)
     assert isinstance(backend, LocalBackend)
     await backend.prepare({"local:reference": 2})
@@ -203,7 +203,9 @@ async def test_a_setting_turns_it_off(home: Path) -> None:
     assert backend.population().existing == 0
 
 
-async def test_no_request_gets_an_older_build_or_other_limits(backend: LocalBackend, home: Path) -> None:
+async def test_requests_get_no_warm_sandbox_of_an_older_build_or_other_limits(
+    backend: LocalBackend, home: Path
+) -> None:
     await backend.prepare({"local:reference": 1})
     await until(lambda: backend.population().idle == 1)
     async with backend.open(replace(SPEC, limits=replace(LIMITS, memory_mb=128))) as box:
@@ -215,7 +217,7 @@ async def test_no_request_gets_an_older_build_or_other_limits(backend: LocalBack
         assert await box.read_file("a.txt") == b"built again\n"
 
 
-async def test_what_died_while_it_waited_is_not_handed_out(backend: LocalBackend) -> None:
+async def test_dead_warm_sandbox_is_not_handed_out(backend: LocalBackend) -> None:
     await backend.prepare({"local:reference": 1})
     await until(lambda: backend.population().idle == 1)
     (entry,) = backend.ledger.entries()
@@ -226,7 +228,7 @@ async def test_what_died_while_it_waited_is_not_handed_out(backend: LocalBackend
         assert (await box.exec("echo fine", timeout_s=_PATIENCE_S)).stdout == b"fine\n"
 
 
-async def test_an_image_that_does_not_start_is_left_out(backend: LocalBackend, home: Path) -> None:
+async def test_images_that_cannot_start_are_not_warmed(backend: LocalBackend, home: Path) -> None:
     (home / "file").touch()
     build_image(home, "broken", home / "tree", binds={"/opt/tool": str(home / "file")})
     await backend.prepare({"local:nothing": 2, "local:broken": 2, "local:reference": 1})
@@ -235,7 +237,7 @@ async def test_an_image_that_does_not_start_is_left_out(backend: LocalBackend, h
 
 
 @pytest.mark.parametrize(
-    "check", [one for one in CHECKS if one.__name__ in CHECKED], ids=lambda one: one.__name__
+    "check", [check for check in CHECKS if check.__name__ in CHECKED], ids=lambda check: check.__name__
 )
 async def test_conformance(
     check: Callable[[Subject], Awaitable[None]], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
@@ -250,7 +252,7 @@ async def test_conformance(
 
 
 @pytest.mark.parametrize("ready", [0, 2, 4], ids=["while they start", "some ready", "all ready"])
-async def test_none_survives_a_killed_owner(home: Path, ready: int) -> None:
+async def test_killed_owner_leaves_no_warm_sandboxes(home: Path, ready: int) -> None:
     backend = LocalBackend(home)
     command: list[Any] = [sys.executable, "-c", _OWNER, str(home), str(ready)]
     with subprocess.Popen(command, cwd=REPO, stdout=subprocess.PIPE, text=True) as owner:
