@@ -1,4 +1,4 @@
-"""The toy task, built once by each worker: its submissions are spread over all of them."""
+"""Fixtures of the toy task, built once by each pytest worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.integration.adversary.families.history import build_images
 
 @pytest.fixture(scope="session")
 def adversary_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a data folder with the test toolchain, and images that hold the solution."""
+    """Return a data folder with the test toolchain, and images that contain the solution."""
     folder = tmp_path_factory.mktemp("adversary")
     build_images(folder, toolchain_or_skip(folder))
     return folder
@@ -21,5 +21,5 @@ def adversary_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def adversary_row(adversary_home: Path) -> TaskRow:
-    """Return the toy task, no verdict of which is re-used."""
+    """Return the toy task without reuse of verdicts."""
     return without_reuse(broken_task(adversary_home, write_toy(adversary_home / "source")))

@@ -1,10 +1,10 @@
-"""Patches that try to pass without solving the task, and honest ones, graded in real sandboxes.
+"""Hostile and honest submissions, graded in real sandboxes.
 
-A module of ``families`` holds one family in ``FAMILY``. ``make test`` tries the first submission of each
-family under its first rule; ``make drills ONLY=adversary`` tries every submission under all of its rules, and
-some in Docker. To add one: append it to a family, with only those rules under which it may end differently.
-``ends`` names the right verdicts; a hostile submission never names ``PASSED``. A submission for another task
-than the toy's derives it in ``task``.
+Each module of ``families`` defines one family in ``FAMILY``. ``make test`` grades the first submission of
+each family under its first rule; ``make drills ONLY=adversary`` grades every submission under all of its
+rules, and some in Docker. To add a submission, append it to a family with the rules under which its verdict
+may differ. ``ends`` lists the expected verdicts; a hostile submission never lists ``PASSED``. ``task`` derives
+another task from the toy task.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ RULES: dict[str, dict[str, Any]] = {
         },
     ),
 }
-"""How the toy task is graded, by name: fields of its answer. ``reward`` is laid out like Harbor's tasks,
-``parser`` like SWE-bench Pro's."""
+"""Grading variants of the toy task by name: fields of its answer. ``reward`` has the layout of Harbor,
+``parser`` that of SWE-bench Pro."""
 EVERY = tuple(RULES)
 SIGNED = ("signed",)
-"""For what a patch cannot do at all: the same under every rule."""
+"""Rule for submissions whose verdict is the same under every rule."""
 BOTH = ("signed", "log")
 
 STOPPED = frozenset({Verdict.FAILED, Verdict.TAMPERED, Verdict.PATCH_FAILED})
@@ -107,17 +107,17 @@ PASSED = frozenset({Verdict.PASSED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A patch, the grade rules that it is tried against, and the verdicts that are right."""
+    """A patch, the grade rules to grade it under, and its expected verdicts."""
 
     name: str
     patch: str
-    """Relative to the toy task, in which ``clamp`` is broken."""
+    """Diff against the toy task, in which ``clamp`` is broken."""
     rules: tuple[str, ...] = EVERY
     ends: frozenset[Verdict] = STOPPED
     task: Callable[[TaskRow], TaskRow] | None = None
-    """Derives the task from the toy's, which is already under the grade rule."""
+    """Derives another task from the toy task, which already has the grade rule."""
     audited: bool = False
-    """Whether mutated tests have to stop it. The other defences are tried without them, each alone."""
+    """Whether mutated tests must stop the patch; otherwise it is graded without them."""
 
 
 def submissions() -> Iterator[tuple[str, Submission]]:
@@ -138,7 +138,7 @@ def under(row: TaskRow, rule: str) -> TaskRow:
 
 
 class _ProcessReferences(MemoryStore):
-    """References of the rows graded by this process; many submissions share a row."""
+    """In-memory reference store of this process; many submissions share a row."""
 
     _made: ClassVar[dict[str, Reference]] = {}
 
@@ -150,7 +150,7 @@ class _ProcessReferences(MemoryStore):
 
 
 async def grade(backend: SandboxBackend, row: TaskRow, submission: Submission, rule: str) -> Grade:
-    """Grade a submission under a rule, audited as in evaluations where mutated tests have to stop it."""
+    """Grade a submission under a rule, as in evaluations if it is audited."""
     row = under(row, rule)
     if submission.task is not None:
         row = submission.task(row)

@@ -1,4 +1,4 @@
-"""Other tasks than the toy's, derived from it."""
+"""Tasks derived from the toy task."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ class NumbersTest(unittest.TestCase):
 
 
 def content(**bodies: str) -> str:
-    """Return the test file of ``with_several_tests`` with other bodies of some tests."""
+    """Return the test file of ``with_several_tests`` with some test bodies replaced."""
     functions = {**_OTHERS, **FIXED, **bodies}
     tests = "".join(f"\n\ndef {name}():\n    {body}\n" for name, body in functions.items())
     return f"from toy.numbers import clamp, mean, positives\n{tests}"
 
 
 def with_files(files: dict[str, str]) -> Callable[[TaskRow], TaskRow]:
-    """Return the function that adds test files to a task."""
+    """Return a function that adds test files to a task."""
 
     def task(row: TaskRow) -> TaskRow:
         return replace(row, answer=replace(row.answer, test_files={**row.answer.test_files, **files}))
@@ -75,12 +75,12 @@ def with_files(files: dict[str, str]) -> Callable[[TaskRow], TaskRow]:
 
 
 def with_tests(files: dict[str, str]) -> Callable[[TaskRow], TaskRow]:
-    """Return the function that gives a task several tests of the same names, in other words."""
+    """Return a function that adds several tests to a task and then replaces files of them."""
     return lambda row: with_files(files)(with_several_tests(row))
 
 
 def with_several_tests(row: TaskRow) -> TaskRow:
-    """Return the task with several tests that a solution fixes, each with a constant of its own."""
+    """Return the task with several tests that a solution fixes, each with its own constant."""
     named = row.answer.grade_rule is GradeRule.F2P_P2P
     answer = replace(
         row.answer,
@@ -102,7 +102,7 @@ def with_data(row: TaskRow) -> TaskRow:
 
 
 def with_unittest(row: TaskRow) -> TaskRow:
-    """Return the task with tests that ``unittest`` runs; its exit code decides."""
+    """Return the task graded by the exit code of ``unittest``."""
     answer = replace(
         row.answer,
         test_files={FILE: _UNITTEST},
@@ -115,24 +115,27 @@ def with_unittest(row: TaskRow) -> TaskRow:
 
 
 def with_ignored_test(tests: str) -> Callable[[TaskRow], TaskRow]:
-    """Return the function that adds tests to a task in script, whose outcomes its script ignores."""
+    """Return a function that adds tests whose outcomes the test script ignores."""
 
     def task(row: TaskRow) -> TaskRow:
         command = row.answer.test_command
         scripts = {
-            path: _ignoring(text) for path, text in row.answer.test_files.items() if path.endswith(".sh")
+            path: _with_optional_tests(text)
+            for path, text in row.answer.test_files.items()
+            if path.endswith(".sh")
         }
         row = replace(
-            row, answer=replace(row.answer, test_command=command if scripts else _ignoring(command))
+            row,
+            answer=replace(row.answer, test_command=command if scripts else _with_optional_tests(command)),
         )
         return with_files({**scripts, _OPTIONAL: tests})(row)
 
     return task
 
 
-def _ignoring(script: str) -> str:
-    """Return a script in which another call of pytest, before the first, decides nothing."""
+def _with_optional_tests(script: str) -> str:
+    """Return a script that runs the optional tests first and ignores their exit code."""
     lines = script.split("\n")
-    at = next(number for number, line in enumerate(lines) if "-m pytest" in line)
-    ignored = f"{lines[at].replace(FILE, _OPTIONAL)} || true"
-    return "\n".join([*lines[:at], ignored, *lines[at:]])
+    index = next(number for number, line in enumerate(lines) if "-m pytest" in line)
+    ignored = f"{lines[index].replace(FILE, _OPTIONAL)} || true"
+    return "\n".join([*lines[:index], ignored, *lines[index:]])

@@ -1,4 +1,4 @@
-"""One submission of each family under one rule, on the local backend: it ends as it must."""
+"""Expected verdicts of each family's first submission, on the local backend."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FIRST = dict(reversed([*submissions()]))
 HONEST = ("honest", "projects")
 
 
-def test_names_are_unique_and_no_hostile_submission_may_pass() -> None:
+def test_submission_names_are_unique_and_hostile_ones_never_expect_passed() -> None:
     names = Counter(submission.name for _, submission in submissions())
     assert max(names.values()) == 1, names.most_common(3)
     hostile = [submission for family, submission in submissions() if family not in HONEST]
@@ -24,5 +24,7 @@ def test_names_are_unique_and_no_hostile_submission_may_pass() -> None:
 
 
 @pytest.mark.parametrize("submission", FIRST.values(), ids=FIRST)
-async def test_submission(adversary_home: Path, adversary_row: TaskRow, submission: Submission) -> None:
+async def test_submission_gets_its_expected_verdict(
+    adversary_home: Path, adversary_row: TaskRow, submission: Submission
+) -> None:
     await assert_ends_right(LocalBackend(adversary_home), adversary_row, submission, submission.rules[0])

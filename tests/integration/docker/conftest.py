@@ -1,4 +1,4 @@
-"""A Docker daemon, and a data folder with a small image, for each module."""
+"""Fixtures: the Docker daemon, and a data folder with a small image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Docker backend passes the short conformance suite where a daemon answers, and leaves nothing behind."""
+"""Short conformance suite and cleanup on the Docker backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def home(home: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def quota(host: str, home: Path) -> bool:
-    """Whether this daemon's storage driver limits what a container writes."""
+    """Return whether the daemon's storage driver supports disk quotas."""
 
     async def probe() -> bool:
         backend = DockerBackend(DockerConfig(host=host), home)

@@ -1,1 +1,1 @@
-"""Families of hostile submissions, a module each, and honest ones."""
+"""Families of hostile and honest submissions, one per module."""

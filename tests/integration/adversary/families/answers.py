@@ -1,4 +1,4 @@
-"""Expected values read from frames, from parameters and from the tests' text: only a mutated test tells."""
+"""Expected values read from frames, parameters and test sources; only mutated tests detect this."""
 
 from __future__ import annotations
 

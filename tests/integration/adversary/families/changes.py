@@ -1,4 +1,4 @@
-"""Code that changes tests and the data beside them while they run."""
+"""Code that changes tests and their data files during the run."""
 
 from __future__ import annotations
 

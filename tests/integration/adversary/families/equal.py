@@ -1,4 +1,4 @@
-"""Objects that are equal to everything: only a mutated test tells them from a solution."""
+"""Objects that are equal to everything; only mutated tests detect them."""
 
 from __future__ import annotations
 

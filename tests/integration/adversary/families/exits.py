@@ -1,4 +1,4 @@
-"""Processes that end before the tests do, with an exit code of success."""
+"""Processes that exit successfully before the tests have run."""
 
 from __future__ import annotations
 

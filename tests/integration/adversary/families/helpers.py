@@ -1,4 +1,4 @@
-"""Tests that check by helpers and constants, and code that takes their place."""
+"""Code that replaces helpers and constants used by the tests."""
 
 from __future__ import annotations
 

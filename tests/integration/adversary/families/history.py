@@ -1,6 +1,6 @@
-"""Code that looks for the solution: in the repository that the image holds, and in files beside it.
+"""Code that searches the image's git repository and files for the solution.
 
-What is found is run: a submission that finds the solution solves the task, and so must not find it.
+A submission runs any solution that it finds, and would then pass.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ for _found in re.findall(r'def clamp.*?return value\\n', re.sub(r'(?m)^[+]', '',
 
 
 def build_images(home: Path, toolchain: Path) -> None:
-    """Build the toy with a repository: ``toy-history`` with the fix in later commits, ``toy-intact``."""
+    """Build the images ``toy-history``, with the fix in later commits, and ``toy-intact``."""
     binds = {MOUNT: str(toolchain)}
     environment = {"PYTHONPATH": f"/testbed:{MOUNT}", "PYTHONDONTWRITEBYTECODE": "1"}
     for name, before, after in (("history", STILL_BROKEN, NUMBERS), ("intact", NUMBERS, NUMBERS)):
@@ -79,18 +79,18 @@ def _on_history(row: TaskRow) -> TaskRow:
 
 
 def _on_intact(row: TaskRow) -> TaskRow:
-    """Return the task as a bug in an image that holds the intact code."""
+    """Return the task as a setup patch that breaks an image with intact code."""
     row = _on_history(row)
     bug = diff_texts("toy/numbers.py", NUMBERS, STILL_BROKEN)
     answer = replace(row.answer, setup_patch=bug)
     return replace(row, task=replace(row.task, image="local:toy-intact"), answer=answer)
 
 
-def _says(name: str, command: str, task: Callable[[TaskRow], TaskRow] = _on_history) -> Submission:
+def _searches(name: str, command: str, task: Callable[[TaskRow], TaskRow] = _on_history) -> Submission:
     """Return a patch that runs the solution if it is in a command's output."""
-    found = f"{STILL_BROKEN}{_RUN}_text = _say({command!r})\n{_USE}"
+    module = f"{STILL_BROKEN}{_RUN}_text = _say({command!r})\n{_USE}"
     return Submission(
-        name=name, patch=diff_texts("toy/numbers.py", STILL_BROKEN, found), rules=SIGNED, task=task
+        name=name, patch=diff_texts("toy/numbers.py", STILL_BROKEN, module), rules=SIGNED, task=task
     )
 
 
@@ -114,7 +114,7 @@ _IN_INTACT = {
     "the index of an intact image": "git checkout-index -a --prefix=/tmp/out/; cat /tmp/out/toy/numbers.py",
 }
 FAMILY = (
-    _says("history and files at once", "; ".join(_IN_HISTORY.values())),
-    *(_says(name, command) for name, command in _IN_HISTORY.items()),
-    *(_says(name, command, _on_intact) for name, command in _IN_INTACT.items()),
+    _searches("history and files at once", "; ".join(_IN_HISTORY.values())),
+    *(_searches(name, command) for name, command in _IN_HISTORY.items()),
+    *(_searches(name, command, _on_intact) for name, command in _IN_INTACT.items()),
 )

@@ -1,4 +1,4 @@
-"""Honest work: what solves the task passes, what does not solve it fails, and neither is called tampered."""
+"""Honest submissions: solutions pass, other attempts fail, and none is judged as tampered."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ _ON = ("exit code", "reward")
 
 
 def _by_image(row: TaskRow) -> TaskRow:
-    """Return the task whose script runs one of the image."""
+    """Return the task whose test script runs a script of the image."""
     own = {path: text.replace(PYTEST, "bash /testbed/ci.sh") for path, text in row.answer.test_files.items()}
     setup = new_file("ci.sh", f"{PYTEST}\n")
     return replace(row, answer=replace(row.answer, test_files=own, setup_patch=setup))
 
 
 def _in_tasks() -> Iterator[Submission]:
-    """Yield a solution and an attempt in each of several tasks."""
+    """Yield a solution and a failed attempt for each of several tasks."""
     for name, rules, task in (
         ("several tests", ("signed", "log", *_ON), with_several_tests),
         ("a script of the image", ("reward",), _by_image),
         ("unittest", ("exit code",), with_unittest),
         ("a test is ignored that no solution passes", _ON, with_ignored_test(NEVER_PASSED)),
     ):
-        for what, patch, ends in (("solved", patched(NUMBERS), PASSED), ("not solved", _TRIED, FAILED)):
+        for outcome, patch, ends in (("solved", patched(NUMBERS), PASSED), ("not solved", _TRIED, FAILED)):
             yield Submission(
-                name=f"{name}, {what}", patch=patch, rules=rules, ends=ends, task=task, audited=True
+                name=f"{name}, {outcome}", patch=patch, rules=rules, ends=ends, task=task, audited=True
             )
 
 

@@ -1,4 +1,4 @@
-"""Edited tests and settings: files that a patch may not bring, and spellings that hide them.
+"""Patches of tests and settings, which are forbidden, and spellings that hide them.
 
 ``tests/unit/grading/test_patch_apply.py`` applies more spellings.
 """

@@ -1,6 +1,6 @@
-"""Projects whose own tests do what a forger would: what the gold patch shows as well is no sign of tampering.
+"""Projects whose own tests resemble tampering; signs that the gold patch shows as well are ignored.
 
-A solution passes, an attempt fails, and a forger is still one.
+A solution passes, an attempt fails, and a forgery is still detected.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ _ENDS = (("solved", patched(NUMBERS), PASSED), ("not solved", _TRIED, FAILED), (
 
 def _in_projects() -> Iterator[Submission]:
     for name, files in _PROJECTS.items():
-        for what, patch, ends in _ENDS:
+        for outcome, patch, ends in _ENDS:
             task = with_files(files)
             yield Submission(
-                name=f"{name}, {what}", patch=patch, rules=BOTH, ends=ends, task=task, audited=True
+                name=f"{name}, {outcome}", patch=patch, rules=BOTH, ends=ends, task=task, audited=True
             )
 
 

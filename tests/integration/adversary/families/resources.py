@@ -1,4 +1,4 @@
-"""Trees and processes that exhaust something: the agent's doing, a reward of 0, never an excluded rollout."""
+"""Trees and processes that exhaust resources: they get a reward of 0 and are never excluded."""
 
 from __future__ import annotations
 

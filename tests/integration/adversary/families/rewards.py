@@ -1,4 +1,4 @@
-"""Reward files that the verifier did not write, or may not write."""
+"""Reward files that the verifier did not write or cannot overwrite."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _two_files(row: TaskRow) -> TaskRow:
 
 
 def _without_pytest(row: TaskRow) -> TaskRow:
-    """Return the task with a verifier that runs no pytest: no record contradicts it."""
+    """Return the task with a verifier without pytest, whose rewards no record contradicts."""
     text = (
         f"mkdir -p {_FOLDER}\nif python3 -c 'from toy.numbers import clamp; assert clamp(11, 0, 10) == 10'\n"
         f"then echo 1 > {REWARD}; else echo 0 > {REWARD}; fi\n"

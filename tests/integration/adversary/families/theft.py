@@ -1,4 +1,4 @@
-"""Attempts on the recorder, its key, its socket, the guard, and the processes around them."""
+"""Attacks on the recorder, its key and socket, the guard, and their processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FIND_RECORDER = """
 _plugins = _session.config.pluginmanager.get_plugins()
 _recorder = next(one for one in _plugins if type(one).__name__ == 'Recorder')
 """
-_FIND_GUARD = (  # the driver has excluded it from collections
+_FIND_GUARD = (  # the driver froze it, which hides it from gc.get_objects
     "import gc\ngc.unfreeze()\n"
     "_guard = next(one for one in gc.get_objects() if type(one).__name__ == 'Guard')\n"
 )
@@ -100,7 +100,7 @@ _BLINDED = {
     "a recorder that reports no finding": "import trainyard_recorder as r\n"
     "r.Recorder._tell = lambda self: None\n",
 }
-"""Code that blinds the guard; then it alters the runner."""
+"""Code that disables the guard before the runner is altered."""
 FAMILY = (
     Submission(name="the recorder's own methods", patch=code(_CALLED), rules=BOTH, ends=TAMPERED),
     *(

@@ -1,4 +1,4 @@
-"""Tests of ``unittest``, whose exit code decides: patches that end it, or alter it."""
+"""Patches that end or alter ``unittest`` in tasks graded by its exit code."""
 
 from __future__ import annotations
 
