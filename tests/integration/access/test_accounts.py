@@ -1,4 +1,4 @@
-"""Signing in and out: lock-out, rates, sessions that end, cookies behind TLS."""
+"""Accounts: sign-in, lock-out, sessions, tokens, request rates and secure cookies."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lock(address: str = "192.0.2.1", name: str = "ada") -> Client:
     return client
 
 
-def test_five_failures_lock_a_name_for_an_address(settings: Any) -> None:
+def test_five_failed_sign_ins_lock_the_name_for_that_address(settings: Any) -> None:
     make_user("ada", Role.VIEWER)
     make_user("eve", Role.VIEWER)
     client = lock()
@@ -54,7 +54,7 @@ def test_five_failures_lock_a_name_for_an_address(settings: Any) -> None:
     assert sign_in(Client(REMOTE_ADDR="192.0.2.1"), "ada"), "after the lock"
 
 
-def test_the_address_is_the_connection_s_not_a_header_s() -> None:
+def test_lock_uses_the_connection_address_and_no_header() -> None:
     make_user("ada", Role.VIEWER)
     for number in range(5):
         client = Client(REMOTE_ADDR="192.0.2.1", headers={"X-Forwarded-For": f"198.51.100.{number}"})
@@ -62,7 +62,7 @@ def test_the_address_is_the_connection_s_not_a_header_s() -> None:
     assert client.post("/login/", {"username": "ada", "password": PASSWORD}).status_code == 429
 
 
-def test_the_admin_pages_have_no_login_of_their_own() -> None:
+def test_admin_login_redirects_to_the_sign_in_page() -> None:
     make_user("ada", Role.ADMIN)
     answer = Client().post("/admin/login/", {"username": "ada", "password": PASSWORD})
     assert (answer.status_code, answer["Location"]) == (302, "/login/?next=/admin/")
@@ -70,7 +70,7 @@ def test_the_admin_pages_have_no_login_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("how", ["admin", "command"])
-def test_an_administrator_unlocks(how: str) -> None:
+def test_administrator_unlocks_an_account(how: str) -> None:
     user = make_user("ada", Role.VIEWER)
     client = lock()
     if how == "admin":
@@ -96,28 +96,28 @@ def browser(user: User, address: str = "192.0.2.1", agent: str = FIREFOX) -> Cli
     return client
 
 
-def test_people_see_and_end_their_sessions() -> None:
+def test_users_list_and_end_their_own_sessions() -> None:
     user, other = make_user("ada", Role.VIEWER), make_user("eve", Role.VIEWER)
-    here, there = browser(user), browser(user, "2001:db8::1", "<b>curl</b>/8")
+    firefox, curl = browser(user), browser(user, "2001:db8::1", "<b>curl</b>/8")
     stranger = browser(other)
-    text = here.get("/account/").content.decode()
+    text = firefox.get("/account/").content.decode()
     assert "Firefox on Linux" in text
     assert "2001:db8::1" in text
     assert "&lt;b&gt;curl&lt;" in text
     assert text.count("(this one)") == 1
-    of_there = SignIn.objects.get(user=user, address="2001:db8::1")
-    assert stranger.post(f"/account/sessions/{of_there.pk}/end/").status_code == 404
-    assert there.get("/account/").status_code == 200
-    assert here.post(f"/account/sessions/{of_there.pk}/end/")["Location"] == "/account/"
-    assert there.get("/account/")["Location"].startswith("/login/")
-    assert here.get("/account/").status_code == 200
-    own = SignIn.objects.get(user=user)
-    assert here.post(f"/account/sessions/{own.pk}/end/")["Location"] == "/login/"
-    assert here.get("/account/").status_code == 302
+    curl_session = SignIn.objects.get(user=user, address="2001:db8::1")
+    assert stranger.post(f"/account/sessions/{curl_session.pk}/end/").status_code == 404
+    assert curl.get("/account/").status_code == 200
+    assert firefox.post(f"/account/sessions/{curl_session.pk}/end/")["Location"] == "/account/"
+    assert curl.get("/account/")["Location"].startswith("/login/")
+    assert firefox.get("/account/").status_code == 200
+    firefox_session = SignIn.objects.get(user=user)
+    assert firefox.post(f"/account/sessions/{firefox_session.pk}/end/")["Location"] == "/login/"
+    assert firefox.get("/account/").status_code == 302
     assert stranger.get("/account/").status_code == 200
 
 
-def test_signing_out_everywhere_ends_all_sessions_of_one_person() -> None:
+def test_signing_out_everywhere_ends_all_sessions_of_the_user() -> None:
     user, other = make_user("ada", Role.VIEWER), make_user("eve", Role.VIEWER)
     clients = [browser(user), browser(user)]
     unused = Client()
@@ -130,7 +130,7 @@ def test_signing_out_everywhere_ends_all_sessions_of_one_person() -> None:
     assert not SignIn.objects.filter(user=user).exists()
 
 
-def test_a_command_and_the_admin_pages_sign_people_out() -> None:
+def test_command_and_admin_action_sign_users_out() -> None:
     user = make_user("ada", Role.VIEWER)
     client = browser(user)
     run_command("account", "sign-out", "ada")
@@ -143,7 +143,7 @@ def test_a_command_and_the_admin_pages_sign_people_out() -> None:
     assert AuditEntry.objects.filter(action="account.sign_out_everywhere", actor__username="root").exists()
 
 
-def test_a_dismissed_person_s_sessions_end() -> None:
+def test_deactivating_a_user_ends_their_sessions() -> None:
     user = make_user("ada", Role.VIEWER)
     client = browser(user)
     accounts.set_active(user=user, active=False)
@@ -151,7 +151,7 @@ def test_a_dismissed_person_s_sessions_end() -> None:
     assert client.get("/").status_code == 302
 
 
-def test_the_use_of_a_session_is_noted_once_a_minute() -> None:
+def test_session_use_is_recorded_once_a_minute() -> None:
     client = browser(make_user("ada", Role.VIEWER))
     SignIn.objects.update(seen_at=timezone.now() - timedelta(hours=1))
     client.get("/")
@@ -163,7 +163,7 @@ def test_the_use_of_a_session_is_noted_once_a_minute() -> None:
     assert SignIn.objects.get().seen_at > timezone.now() - timedelta(minutes=5)
 
 
-def test_a_token_makes_no_session() -> None:
+def test_token_requests_create_no_session() -> None:
     token = accounts.create_token(user=make_user("ada", Role.VIEWER), name="t")
     client = bearer(token)
     assert client.get("/api/v1/runs").status_code == 200
@@ -181,7 +181,7 @@ def created_token(page: Client, **fields: str) -> str:
     return str(token)
 
 
-def test_people_create_and_revoke_tokens_on_their_page() -> None:
+def test_users_create_and_revoke_tokens_on_their_page() -> None:
     user = make_user("ada", Role.OPERATOR)
     page = browser(user)
     assert "No tokens yet" in page.get("/account/tokens/").content.decode()
@@ -296,7 +296,7 @@ def changed_elsewhere(user: User) -> None:
         (changed_elsewhere, ("token.revoke_all", None)),
     ],
 )
-def test_tokens_and_sessions_end_with_the_password(
+def test_password_change_ends_tokens_and_sessions(
     change: Callable[[User], None], entry: tuple[str, str | None]
 ) -> None:
     user = make_user("ada", Role.VIEWER)
@@ -310,7 +310,7 @@ def test_tokens_and_sessions_end_with_the_password(
     assert not sign_in(Client(), "ada")
 
 
-def test_signing_in_is_in_the_audit() -> None:
+def test_sign_in_is_recorded_in_the_audit_log() -> None:
     user = make_user("ada", Role.VIEWER)
     assert not sign_in(Client(REMOTE_ADDR="192.0.2.7"), "ada", "wrong")
     assert sign_in(Client(REMOTE_ADDR="192.0.2.7"), "ada")
@@ -323,7 +323,7 @@ def test_signing_in_is_in_the_audit() -> None:
 
 @pytest.fixture
 def counted(redis_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Empty counters in a window that does not end."""
+    """Monkeypatch with empty request counters and a frozen clock."""
     monkeypatch.setattr(rates, "_silent_until", 0.0)
     monkeypatch.setattr("webapp.core.rates.time.time", lambda: 1_790_000_001.0)
     cache.clear()
@@ -331,7 +331,7 @@ def counted(redis_server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[pyte
     cache.clear()
 
 
-def test_logins_are_bounded_by_address(counted: pytest.MonkeyPatch) -> None:
+def test_logins_are_rate_limited_by_address(counted: pytest.MonkeyPatch) -> None:
     make_user("ada", Role.VIEWER)
     client = Client(REMOTE_ADDR="192.0.2.1")
     for number in range(rates.LOGIN.most):
@@ -345,7 +345,7 @@ def test_logins_are_bounded_by_address(counted: pytest.MonkeyPatch) -> None:
     assert sign_in(Client(REMOTE_ADDR="192.0.2.2"), "ada")
 
 
-def test_the_api_is_bounded_by_credential(counted: pytest.MonkeyPatch) -> None:
+def test_api_requests_are_rate_limited_by_credential(counted: pytest.MonkeyPatch) -> None:
     counted.setattr(rates, "API", rates.Rule("api", 3))
     clients = [
         bearer(accounts.create_token(user=user, name="t"))
@@ -356,7 +356,7 @@ def test_the_api_is_bounded_by_credential(counted: pytest.MonkeyPatch) -> None:
     assert clients[0].get("/api/v1/runs").json()["detail"].startswith("more than 3 requests a minute")
 
 
-def test_guessed_tokens_are_soon_not_looked_at_and_keep_nobody_else_out(counted: pytest.MonkeyPatch) -> None:
+def test_guessed_tokens_are_rate_limited_without_blocking_valid_ones(counted: pytest.MonkeyPatch) -> None:
     counted.setattr(rates, "REFUSED", rates.Rule("refused", 3))
     run, claim = launched()
     beat = json.dumps({"epoch": 1})
@@ -371,7 +371,7 @@ def test_guessed_tokens_are_soon_not_looked_at_and_keep_nobody_else_out(counted:
     assert send(claim.token) == 200
 
 
-def test_without_redis_nobody_is_kept_out(
+def test_requests_are_not_rate_limited_without_redis(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, settings: Any
 ) -> None:
     settings.CACHES = {"default": {**settings.CACHES["default"], "LOCATION": "redis://127.0.0.1:1/0"}}
@@ -394,7 +394,7 @@ print(json.dumps([
 """
 
 
-def test_a_public_address_with_tls_secures_cookies() -> None:
+def test_public_https_address_secures_cookies() -> None:
     environment = {"TRAINYARD_PUBLIC_URL": "https://yard.example:8443/", "TRAINYARD_TRUST_PROXY": "1"}
     shown = subprocess.run(
         [sys.executable, "-c", _SHOW], cwd=ROOT, capture_output=True, text=True, check=True,

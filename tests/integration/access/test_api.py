@@ -1,4 +1,4 @@
-"""The HTTP API: who may do what, the ingest protocol's status codes, what scripts read."""
+"""HTTP API: permissions, status codes of the ingest protocol, and reads of runs and trajectories."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ API = "/api/v1"
 
 
 def client_of(role: Role | None) -> Client:
-    """A client with a personal API token of somebody with this role."""
+    """Return a client with a personal API token of a user with this role."""
     user = make_user(f"user-{role}", role or Role.VIEWER)
     token = accounts.create_token(user=user, name="t", scope=role or Role.VIEWER)
     if role is None:
@@ -45,7 +45,7 @@ def test_a_session_needs_a_csrf_token_to_write() -> None:
     assert not Run.objects.exists()
 
 
-def test_a_revoked_token_and_a_dismissed_person_are_out() -> None:
+def test_revoked_tokens_and_deactivated_users_are_rejected() -> None:
     client = client_of(Role.OPERATOR)
     assert client.get(API + "/runs").status_code == 200
     token = ApiToken.objects.get()
@@ -56,18 +56,18 @@ def test_a_revoked_token_and_a_dismissed_person_are_out() -> None:
     assert client.get(API + "/runs").status_code == 401
 
 
-def test_answers_are_for_operators() -> None:
+def test_only_operators_see_task_answers() -> None:
     dataset = Dataset.objects.create(name="d")
     task = Task.objects.create(dataset=dataset, key="k1", instance_id="i", split="train")
     TaskAnswer.objects.create(task=task, gold_patch="the gold")
-    seen = client_of(Role.OPERATOR).get(f"{API}/datasets/d/tasks/k1").json()
-    assert seen["answer"]["gold_patch"] == "the gold"
+    visible = client_of(Role.OPERATOR).get(f"{API}/datasets/d/tasks/k1").json()
+    assert visible["answer"]["gold_patch"] == "the gold"
     hidden = client_of(Role.VIEWER).get(f"{API}/datasets/d/tasks/k1")
     assert hidden.json()["answer"] is None
     assert "the gold" not in hidden.content.decode()
 
 
-def test_creating_says_what_is_wrong_and_is_audited() -> None:
+def test_run_creation_reports_errors_and_is_audited() -> None:
     client = client_of(Role.OPERATOR)
     answer = send(client, "/runs", {"recipe": "quickstart", "overrides": {"trainer.iterationz": 3}})
     assert answer.status_code == 422
@@ -83,7 +83,7 @@ def test_creating_says_what_is_wrong_and_is_audited() -> None:
     assert "dataset 'quickstart' is not here" in answer.json()["detail"]
 
 
-def test_an_impossible_change_is_a_conflict() -> None:
+def test_starting_a_launched_run_is_a_conflict() -> None:
     run, _ = launched()
     answer = send(client_of(Role.ADMIN), f"/runs/{run.pk}/start")
     assert (answer.status_code, answer.json()["state"]) == (409, "starting")
@@ -96,7 +96,7 @@ def engine_post(claim: attempts.Claim, body: bytes, **headers: str) -> Any:
     )  # fmt: skip
 
 
-def test_the_ingest_protocol() -> None:
+def test_ingest_protocol_acknowledges_events_and_rejects_invalid_ones() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -113,8 +113,8 @@ def test_the_ingest_protocol() -> None:
     assert (answer.status_code, answer.json()["expected_seq"]) == (409, 5)
     wrong = attempts.Claim(run_id=run.pk, epoch=1, token="x", config={})
     assert engine_post(wrong, stream.body()).status_code == 401
-    person = make_user("root", Role.ADMIN)
-    token = accounts.create_token(user=person, name="t")
+    admin = make_user("root", Role.ADMIN)
+    token = accounts.create_token(user=admin, name="t")
     wrong = attempts.Claim(run_id=run.pk, epoch=1, token=token, config={})
     assert engine_post(wrong, stream.body()).status_code == 401
     attempts.claim_relaunch(run_id=run.pk, epoch=1, reason="test")
@@ -122,13 +122,13 @@ def test_the_ingest_protocol() -> None:
     assert (answer.status_code, answer.json()["epoch"]) == (409, 2)
 
 
-def test_a_batch_that_is_too_large(settings: Any) -> None:
+def test_too_large_event_batch_is_refused(settings: Any) -> None:
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
     _, claim = launched()
     assert engine_post(claim, b" " * 2000).status_code == 413
 
 
-def test_heartbeats_bring_back_what_is_wanted() -> None:
+def test_heartbeats_return_the_desired_state() -> None:
     run, claim = launched()
     path = f"{API}/runs/{run.pk}/heartbeat"
     client = bearer(claim.token)
@@ -148,7 +148,7 @@ def test_heartbeats_bring_back_what_is_wanted() -> None:
     assert Client().post(path, beat, content_type="application/json").status_code == 401
 
 
-def test_scripts_read_trajectories_page_by_page() -> None:
+def test_trajectories_are_paginated_and_readable_in_detail() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -161,17 +161,17 @@ def test_scripts_read_trajectories_page_by_page() -> None:
     assert second["next_before"] is None
     ids = [item["id"] for item in first["items"] + second["items"]]
     assert sorted(ids) == sorted(Trajectory.objects.filter(run=run).values_list("pk", flat=True))
-    one = client.get(f"{API}/trajectories/{ids[0]}").json()
-    assert [step["index"] for step in one["steps"]] == [0, 1]
-    assert (one["prompt"], one["prompt_hash"]) == ("deepswe_v1", "0123456789abcdef")
-    assert [test["test_id"] for test in one["tests"]] == ["t::a", "t::b"]
+    trajectory = client.get(f"{API}/trajectories/{ids[0]}").json()
+    assert [step["index"] for step in trajectory["steps"]] == [0, 1]
+    assert (trajectory["prompt"], trajectory["prompt_hash"]) == ("deepswe_v1", "0123456789abcdef")
+    assert [test["test_id"] for test in trajectory["tests"]] == ["t::a", "t::b"]
     tokens = client.get(f"{API}/trajectories/{ids[0]}/tokens?start=1").json()
     assert (tokens["length"], tokens["ids"]) == (3, [2, 3])
     points = client.get(f"{API}/runs/{run.pk}/iterations").json()
     assert [point["metrics"] for point in points] == [{"reward/mean": 0.5}]
 
 
-def test_the_schema_is_served_and_needs_no_cdn() -> None:
+def test_openapi_schema_is_served_without_a_docs_page() -> None:
     schema = Client().get(f"{API}/openapi.json").json()
     assert f"{API}/runs/{{run_id}}/events" in schema["paths"]
     assert Client().get(f"{API}/docs").status_code == 404
@@ -185,17 +185,19 @@ def test_operation_ids_are_unique_and_name_no_module() -> None:
     assert not any("webapp" in name for name in ids)
 
 
-def test_a_body_that_is_nested_thousands_deep_is_refused() -> None:
+def test_deeply_nested_json_body_is_refused() -> None:
     answer = client_of(Role.OPERATOR).post(f"{API}/runs", "[" * 50_000, content_type="application/json")
     assert answer.status_code == 400
 
 
-def test_an_infinite_clip_survives_api_database_and_the_engines_file(settings: Any, tmp_path: Path) -> None:
+def test_infinite_clip_high_survives_the_api_the_database_and_the_run_folder(
+    settings: Any, tmp_path: Path
+) -> None:
     settings.TRAINYARD_HOME = tmp_path
     Dataset.objects.create(name="quickstart")
     client = client_of(Role.OPERATOR)
-    for spelled in ('"inf"', '"Infinity"', "Infinity"):
-        body = f'{{"recipe": "quickstart", "overrides": {{"algorithm.clip_high": {spelled}}}}}'
+    for spelling in ('"inf"', '"Infinity"', "Infinity"):
+        body = f'{{"recipe": "quickstart", "overrides": {{"algorithm.clip_high": {spelling}}}}}'
         answer = client.post(f"{API}/runs", body, content_type="application/json")
         assert answer.status_code == 201, answer.content
         run = Run.objects.get(pk=answer.json()["id"])

@@ -1,4 +1,4 @@
-"""Bodies are bounded before they are read, announced and in chunks."""
+"""Request bodies are limited before they are read, with and without a content length."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ EVENTS = "/api/v1/runs/1/events"
 
 
 async def send(path: str, *, announced: int | None, sent: int, token: str = "") -> tuple[int, int]:
-    """Return the status of a request, and how many bytes of its body were read."""
+    """Send a request; return its status and the number of body bytes that were read."""
     answers: list[dict[str, Any]] = []
-    taken = 0
+    bytes_read = 0
 
     async def receive() -> dict[str, Any]:
-        nonlocal taken
-        piece = min(CHUNK, sent - taken)
-        taken += piece
-        return {"type": "http.request", "body": b"x" * piece, "more_body": taken < sent}
+        nonlocal bytes_read
+        piece = min(CHUNK, sent - bytes_read)
+        bytes_read += piece
+        return {"type": "http.request", "body": b"x" * piece, "more_body": bytes_read < sent}
 
     async def answer(message: dict[str, Any]) -> None:
         answers.append(message)
@@ -38,28 +38,28 @@ async def send(path: str, *, announced: int | None, sent: int, token: str = "") 
     if token:
         headers.append((b"authorization", f"Bearer {token}".encode()))
     await BodyLimit(read_all)({"path": path, "headers": headers}, receive, answer)
-    return int(answers[0]["status"]), taken
+    return int(answers[0]["status"]), bytes_read
 
 
-async def is_read_up_to(limit: int, path: str, token: str = "") -> None:
+async def assert_read_limit(limit: int, path: str, token: str = "") -> None:
     assert await send(path, announced=limit + 1, sent=limit + 1, token=token) == (413, 0)
     assert await send(path, announced=limit, sent=limit, token=token) == (200, limit)
     assert await send(path, announced=None, sent=limit, token=token) == (200, limit)
-    status, taken = await send(path, announced=None, sent=2 * limit, token=token)
+    status, bytes_read = await send(path, announced=None, sent=2 * limit, token=token)
     assert status == 413
-    assert limit < taken <= limit + CHUNK
+    assert limit < bytes_read <= limit + CHUNK
 
 
 @pytest.mark.parametrize("path", ["/login/", "/api/v1/runs/1/heartbeat", f"{EVENTS}/more"])
-async def test_only_events_may_be_large(path: str) -> None:
-    await is_read_up_to(MAX_OTHER, path, token="a run's")
+async def test_bodies_of_other_paths_have_the_small_limit(path: str) -> None:
+    await assert_read_limit(MAX_OTHER, path, token="a run's")
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_large_events_are_read_from_runs_alone() -> None:
+async def test_large_event_bodies_require_the_token_of_their_run() -> None:
     run, claim = await database_sync_to_async(launched)()
     events = f"/api/v1/runs/{run.pk}/events"
-    await is_read_up_to(MAX_BYTES, events, token=claim.token)
-    await is_read_up_to(MAX_OTHER, events)
-    await is_read_up_to(MAX_OTHER, events, token="another")
-    await is_read_up_to(MAX_OTHER, f"/api/v1/runs/{run.pk + 1}/events", token=claim.token)
+    await assert_read_limit(MAX_BYTES, events, token=claim.token)
+    await assert_read_limit(MAX_OTHER, events)
+    await assert_read_limit(MAX_OTHER, events, token="another")
+    await assert_read_limit(MAX_OTHER, f"/api/v1/runs/{run.pk + 1}/events", token=claim.token)

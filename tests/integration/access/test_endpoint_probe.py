@@ -1,4 +1,4 @@
-"""The test of an endpoint: what it requests, how it fails, and that the key goes nowhere else."""
+"""Endpoint probe: its request, its failures, and protection of the key."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ def home(settings: Any, tmp_path: Path) -> Path:
 
 @contextmanager
 def server(answer: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
-    """An HTTP server whose GET is ``answer(handler)``; yields its address and the headers it was sent."""
-    seen: list[dict[str, str]] = []
+    """Answer GET requests with ``answer(handler)``; yield the address and the received headers."""
+    requests: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            seen.append({"path": self.path, **{name.lower(): value for name, value in self.headers.items()}})
+            requests.append(
+                {"path": self.path, **{name.lower(): value for name, value in self.headers.items()}}
+            )
             answer(self)
 
         def log_message(self, *_arguments: Any) -> None:
@@ -43,7 +45,7 @@ def server(answer: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
     http.daemon_threads = True
     threading.Thread(target=http.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{http.server_port}/v1", seen
+        yield f"http://127.0.0.1:{http.server_port}/v1", requests
     finally:
         http.shutdown()
         http.server_close()
@@ -61,13 +63,13 @@ def respond(status: int, body: bytes, **headers: str) -> Any:
     return answer
 
 
-def test_a_test_lists_the_models_that_runs_may_use() -> None:
+def test_probe_lists_the_models_that_runs_may_use() -> None:
     body = json.dumps({"data": [{"id": "b"}, {"id": "a<script>"}, {"id": "other"}]}).encode()
-    with server(respond(200, body)) as (address, seen):
+    with server(respond(200, body)) as (address, requests):
         save(address=address, models="a*, b")
         text = client_of(Role.ADMIN).post("/endpoints/hosted/test/").content.decode()
-    assert seen[0]["path"] == "/v1/models"
-    assert seen[0]["authorization"] == f"Bearer {KEY}"
+    assert requests[0]["path"] == "/v1/models"
+    assert requests[0]["authorization"] == f"Bearer {KEY}"
     assert "2 models" in text
     assert "a&lt;script&gt;" in text
     assert "1 more is excluded" in text
@@ -84,7 +86,7 @@ WRONG = (
 )
 
 
-def test_a_test_says_what_is_wrong_without_the_key() -> None:
+def test_probe_failures_are_reported_without_the_key() -> None:
     for status, body, reason in WRONG:
         with server(respond(status, body.encode())) as (address, _):
             result = probe(endpoint=save(address=address))
@@ -93,13 +95,13 @@ def test_a_test_says_what_is_wrong_without_the_key() -> None:
         assert result.models == ()
 
 
-def test_a_redirect_is_not_followed_and_gets_no_key() -> None:
+def test_probe_does_not_follow_redirects_or_send_them_the_key() -> None:
     with (
-        server(respond(200, b"{}")) as (elsewhere, stolen),
+        server(respond(200, b"{}")) as (elsewhere, redirected),
         server(respond(302, b"", Location=f"{elsewhere}/models")) as (address, _),
     ):
         result = probe(endpoint=save(address=address))
-    assert stolen == []
+    assert redirected == []
     assert "status 302" in result.error
     assert "not followed" in result.error
 
@@ -107,7 +109,7 @@ def test_a_redirect_is_not_followed_and_gets_no_key() -> None:
 @pytest.mark.parametrize(
     "start", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: "], ids=("body", "header")
 )
-def test_a_server_that_answers_too_slowly_is_given_up(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_times_out_on_slow_servers(start: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint_probe, "TIMEOUT_S", 0.2)
     done = threading.Event()
 

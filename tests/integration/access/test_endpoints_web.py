@@ -1,4 +1,4 @@
-"""Endpoints: who may enter them, where their keys go, and that they appear nowhere else."""
+"""Endpoints: permissions, encryption of keys, and their use in runs without leaks."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def save(**values: Any) -> Endpoint:
 # --- keys ----------------------------------------------------------------------------------------
 
 
-def test_a_key_is_stored_encrypted_and_only_the_sealing_keys_open_it(home: Path) -> None:
+def test_key_is_stored_encrypted_and_needs_the_sealing_keys(home: Path) -> None:
     endpoint = save()
     assert KEY not in endpoint.sealed_key
     assert endpoint.key_hint == KEY[-4:]
@@ -67,13 +67,13 @@ def test_a_key_is_stored_encrypted_and_only_the_sealing_keys_open_it(home: Path)
         endpoints.key_of(endpoint)
 
 
-def test_a_key_outlives_a_change_of_djangos_secret(settings: Any) -> None:
+def test_key_survives_a_change_of_djangos_secret_key(settings: Any) -> None:
     endpoint = save()
     settings.SECRET_KEY = "another-secret-key-of-this-server"
     assert endpoints.key_of(endpoint) == KEY
 
 
-def test_a_key_cannot_be_redirected_by_who_may_write_the_row() -> None:
+def test_key_is_bound_to_the_address_it_was_entered_for() -> None:
     endpoint = save()
     Endpoint.objects.update(address="https://thief.example.org/v1")
     endpoint.refresh_from_db()
@@ -81,7 +81,7 @@ def test_a_key_cannot_be_redirected_by_who_may_write_the_row() -> None:
         endpoints.key_of(endpoint)
 
 
-def test_a_new_address_needs_the_key_again_other_changes_do_not() -> None:
+def test_only_a_new_address_requires_the_key_again() -> None:
     save()
     with pytest.raises(ConfigError, match="enter the key again"):
         save(address="https://thief.example.org/v1", key=None)
@@ -92,7 +92,7 @@ def test_a_new_address_needs_the_key_again_other_changes_do_not() -> None:
 
 
 @pytest.mark.parametrize("where", ["file", "environment"])
-def test_rotation_encrypts_every_key_anew_and_forgets_the_old_sealing_key(
+def test_rotation_reencrypts_keys_and_drops_the_old_sealing_key(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old = sealing.sealing_keys()
@@ -112,7 +112,7 @@ def test_rotation_encrypts_every_key_anew_and_forgets_the_old_sealing_key(
     assert endpoints.key_of(endpoint) == KEY
 
 
-def test_rotation_that_fails_loses_nothing() -> None:
+def test_failed_rotation_keeps_existing_keys() -> None:
     endpoint = save()
     Endpoint.objects.create(name="damaged", address=ADDRESS, sealed_key="nonsense")
     with pytest.raises(ConfigError, match="cannot be decrypted"):
@@ -121,7 +121,7 @@ def test_rotation_that_fails_loses_nothing() -> None:
     assert endpoints.key_of(endpoint) == KEY
 
 
-def test_values_that_are_not_valid_are_refused() -> None:
+def test_invalid_endpoint_values_are_refused() -> None:
     refused: tuple[tuple[dict[str, str], str], ...] = (
         ({"name": "a/b"}, "is no name"),
         ({"name": ""}, "is no name"),
@@ -143,7 +143,7 @@ def test_values_that_are_not_valid_are_refused() -> None:
 # --- page, API, command --------------------------------------------------------------------------
 
 
-def test_operators_see_names_only() -> None:
+def test_operators_see_no_addresses_or_keys() -> None:
     save(note="for judges")
     client = client_of(Role.OPERATOR)
     text = client.get("/endpoints/?edit=hosted").content.decode()
@@ -156,7 +156,7 @@ def test_operators_see_names_only() -> None:
     assert row["address"] is row["key_hint"] is row["has_key"] is None
 
 
-def test_an_administrator_enters_changes_and_removes_an_endpoint_on_the_page() -> None:
+def test_administrator_creates_changes_and_removes_an_endpoint_on_the_page() -> None:
     client = client_of(Role.ADMIN)
     posted = {"name": "hosted", "address": ADDRESS, "key": KEY, "models": "gpt-*", "note": "<b>&"}
     assert client.post("/endpoints/save/", posted).status_code == 302
@@ -187,7 +187,7 @@ def test_an_administrator_enters_changes_and_removes_an_endpoint_on_the_page() -
     assert KEY not in json.dumps(list(AuditEntry.objects.values_list("changes", flat=True)))
 
 
-def test_the_api_takes_a_key_and_never_returns_it() -> None:
+def test_api_accepts_a_key_and_never_returns_it() -> None:
     client = client_of(Role.ADMIN)
     body = {"address": ADDRESS, "key": KEY, "models": "a,b"}
     answer = client.put("/api/v1/endpoints/hosted", body, content_type="application/json")
@@ -231,7 +231,7 @@ USES = {"policy.type": "endpoint", "policy.endpoint": "hosted", "policy.model": 
 ATTACHES = {"policy.engine": "vllm", "policy.vllm.addresses": ["lab"]}
 
 
-def test_a_run_attaches_to_servers_that_an_administrator_allows_only() -> None:
+def test_runs_attach_only_to_endpoints_marked_attachable() -> None:
     Dataset.objects.create(name="quickstart")
     admin = client_of(Role.ADMIN)
     posted = {"name": "lab", "address": ADDRESS, "key": KEY}
@@ -255,7 +255,7 @@ def test_a_run_attaches_to_servers_that_an_administrator_allows_only() -> None:
     assert client_of(Role.OPERATOR).get("/api/v1/endpoints").json()[0]["attachable"] is True
 
 
-def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:
+def test_run_with_a_removed_endpoint_neither_starts_nor_launches() -> None:
     Dataset.objects.create(name="quickstart")
     endpoint = save()
     draft = runs.create(recipe="quickstart-evaluate", overrides=USES)
@@ -272,7 +272,7 @@ def test_a_run_whose_endpoint_is_gone_neither_starts_nor_launches() -> None:
     assert "endpoint 'hosted' was removed" in queued.reason
 
 
-def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_them(
+def test_engine_gets_only_its_own_endpoint_keys_and_no_key_leaks(
     home: Path,
     redis_server: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -322,9 +322,9 @@ def test_an_engine_gets_the_keys_of_its_own_endpoints_and_nothing_else_holds_the
     queues = list(_redis(redis_server))
     assert any("launch_run" in text for text in queues)
     redis.Redis.from_url(redis_server).delete("celery")
-    found = [capfd.readouterr().out, *_files(home), *queues, *_pages(client, run)]
-    assert any("hosted" in text for text in found)
-    for text in found:
+    texts = [capfd.readouterr().out, *_files(home), *queues, *_pages(client, run)]
+    assert any("hosted" in text for text in texts)
+    for text in texts:
         for key in (KEY, other, base64.b64encode(KEY.encode()).decode().rstrip("=")):
             assert key not in text
 
@@ -336,7 +336,7 @@ def _files(folder: Path) -> Iterator[str]:
 
 
 def _redis(address: str) -> Iterator[str]:
-    """Everything in Redis: queues, results, caches."""
+    """Yield everything in Redis: queues, results, caches."""
     store: Any = redis.Redis.from_url(address)
     for key in store.scan_iter():
         yield f"{key!r} {store.dump(key)!r}"

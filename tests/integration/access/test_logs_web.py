@@ -1,4 +1,4 @@
-"""Logs of runs on their page, by command and in the API; secrets that engines ask the server for."""
+"""Run logs on the page, by command and in the API; secrets that engines fetch from the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     know([SECRET])
 
 
-def test_operators_read_the_end_of_a_log_without_secrets() -> None:
+def test_operators_read_the_end_of_a_redacted_log() -> None:
     run = make_run()
     folder = run_folder(run.pk)
     folder.mkdir(parents=True)
@@ -55,7 +55,7 @@ def test_operators_read_the_end_of_a_log_without_secrets() -> None:
     assert "line 9999" not in viewer.get(page).content.decode()
 
 
-def test_what_the_launcher_reports_is_on_the_page_until_the_run_ends() -> None:
+def test_launcher_condition_is_shown_until_the_run_ends() -> None:
     run, claim = launched()
     attempts.note_condition(run_id=run.pk, epoch=claim.epoch, condition=f"the cluster is away ({SECRET})")
     client = signed_in(Role.VIEWER)
@@ -66,7 +66,7 @@ def test_what_the_launcher_reports_is_on_the_page_until_the_run_ends() -> None:
     assert "the cluster is away" not in client.get(page).content.decode()
 
 
-def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> None:
+def test_only_the_newest_live_attempt_gets_its_endpoint_keys() -> None:
     endpoints.save(name="hosted", address=ADDRESS, key=KEY)
     Dataset.objects.create(name="quickstart")
     policy = {"policy.type": "endpoint", "policy.endpoint": "hosted", "policy.model": "a-model"}
@@ -89,7 +89,7 @@ def test_the_newest_attempt_of_a_live_run_gets_the_keys_of_its_endpoints() -> No
     assert ask(newer.token)[0] == 409, "it is fenced"
 
 
-def test_an_engine_without_secrets_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_secret_fetch_raises_the_matching_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(PreflightError, match="set TRAINYARD_WEB_URL"):
         keys.fetch_secrets("http://127.0.0.1:9/secrets", "token", within_s=0.0)
     for status, error in ((409, FencedError), (410, FencedError), (401, PreflightError)):

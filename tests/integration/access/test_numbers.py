@@ -1,4 +1,4 @@
-"""Numbers in addresses never break a page, an API call or a live subscription, whatever they are."""
+"""Invalid numbers in addresses never break a page, an API call or a live subscription."""
 
 from __future__ import annotations
 
@@ -24,37 +24,37 @@ from webapp.runs.kinds import TABS
 pytestmark = pytest.mark.django_db
 WEBAPP = Path(__file__).resolve().parents[3] / "webapp"
 NUMBERS = ["-1", "9223372036854775808", "1.5", "²", "%00"]
-"""Negative, too large for the database, no whole number, a digit that ``int`` refuses, no text."""
+"""Negative, too large for the database, fractional, a digit that ``int`` rejects, a NUL byte."""
 STATUS = {200, 201, 204, 302, 400, 401, 403, 404, 405, 409, 410, 422}
 
 
 def query_names() -> set[str]:
-    """Every name that a page reads from its query string."""
+    """Return every name that a page reads from its query string."""
     sources = "\n".join(
         path.read_text()
         for path in sorted(WEBAPP.rglob("*.py"))
         if {"contexts", "views"} & {part.removesuffix(".py") for part in path.relative_to(WEBAPP).parts}
     )
-    found = set(re.findall(r"""(?:params|data|GET)\.get\(\s*["'](\w+)["']""", sources))
-    assert {"page", "before", "run", "steps", "iteration", "index", "clone", "experiment"} <= found
-    return found
+    names = set(re.findall(r"""(?:params|data|GET)\.get\(\s*["'](\w+)["']""", sources))
+    assert {"page", "before", "run", "steps", "iteration", "index", "clone", "experiment"} <= names
+    return names
 
 
 def filled(route: str, place: str, values: dict[str, str]) -> str:
-    """A route with its places filled in."""
+    """Return a route with its placeholders filled in."""
     return re.sub(place, lambda match: values[match[1]], route)
 
 
 def addresses_with(number: str, yard: Yard) -> list[str]:
-    """Every page's address with ``number`` in place of one of its whole numbers."""
-    found = []
+    """Return every page address with ``number`` in place of one of its integers."""
+    addresses = []
     for pattern in patterns():
         route = "/" + str(pattern.pattern)
         known = arguments(pattern, yard) if pattern.pattern.converters else {}
         for name in re.findall(r"<int:(\w+)>", route):
             values = {key: str(value) for key, value in known.items()} | {name: number}
-            found.append(filled(route, r"<\w+:(\w+)>", values))
-    return found
+            addresses.append(filled(route, r"<\w+:(\w+)>", values))
+    return addresses
 
 
 @pytest.fixture
@@ -64,9 +64,9 @@ def yard() -> Yard:
 
 @pytest.fixture
 def client() -> Client:
-    found = signed_in(Role.ADMIN)
-    found.raise_request_exception = False
-    return found
+    administrator = signed_in(Role.ADMIN)
+    administrator.raise_request_exception = False
+    return administrator
 
 
 def check(client: Client, address: str) -> None:
@@ -75,16 +75,16 @@ def check(client: Client, address: str) -> None:
         assert status in STATUS, f"{status}: {address[:200]}"
 
 
-def test_no_number_in_a_path_breaks_a_page(yard: Yard, client: Client) -> None:
+def test_invalid_numbers_in_paths_break_no_page(yard: Yard, client: Client) -> None:
     for number in ("9223372036854775808", "²"):
-        found = addresses_with(number, yard)
-        assert len(found) > 20
-        for address in found:
-            if "account/sessions" not in address:  # that one would sign this session out
+        addresses = addresses_with(number, yard)
+        assert len(addresses) > 20
+        for address in addresses:
+            if "account/sessions" not in address:  # ending this session would sign the client out
                 check(client, address)
 
 
-def test_no_number_in_a_query_breaks_a_page(yard: Yard, client: Client) -> None:
+def test_invalid_numbers_in_queries_break_no_page(yard: Yard, client: Client) -> None:
     names = sorted(query_names() - {"clone", "tab", "q", "run"})
     key = yard.tasks[0].key
     run = f"/runs/{yard.run.pk}/"
@@ -106,7 +106,7 @@ def test_no_number_in_a_query_breaks_a_page(yard: Yard, client: Client) -> None:
                 assert client.get(f"/{page}/?{name}={number}").status_code in STATUS
 
 
-def test_no_number_breaks_the_api(yard: Yard, client: Client) -> None:
+def test_invalid_numbers_break_no_api_call(yard: Yard, client: Client) -> None:
     schema: dict[str, Any] = api.get_openapi_schema()
     known = {
         "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key,
@@ -116,9 +116,11 @@ def test_no_number_breaks_the_api(yard: Yard, client: Client) -> None:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             parameters = operation.get("parameters", [])
-            wholes = [one["name"] for one in parameters if "integer" in str(one["schema"])]
-            for name, number in itertools.product(wholes, NUMBERS):
-                in_path = {one["name"] for one in parameters if one["in"] == "path"}
+            integers = [
+                parameter["name"] for parameter in parameters if "integer" in str(parameter["schema"])
+            ]
+            for name, number in itertools.product(integers, NUMBERS):
+                in_path = {parameter["name"] for parameter in parameters if parameter["in"] == "path"}
                 values = {key: str(known.get(key, "x")) for key in in_path} | {name: number}
                 address = filled(path, r"\{(?:int:)?(\w+)\}", values)
                 if name not in in_path:
@@ -129,24 +131,24 @@ def test_no_number_breaks_the_api(yard: Yard, client: Client) -> None:
     assert tried > 75
 
 
-def test_no_number_breaks_a_live_subscription(yard: Yard, client: Client) -> None:
+def test_invalid_numbers_break_no_live_subscription(yard: Yard, client: Client) -> None:
     user = client.get("/").wsgi_request.user
     person = Person(user, Role.ADMIN)  # type: ignore[arg-type]
     names = sorted(query_names() - {"tab", "q"})
     for page, number in itertools.product(PAGES, NUMBERS[1:]):
         query = "&".join(f"{name}={number}" for name in names)
-        good = ["train", "0", yard.tasks[0].key, "0"][: TARGET_LENGTHS.get(page, 0)]
-        targets = [good] + [[*good[:i], number, *good[i + 1 :]] for i in range(len(good))]
+        valid = ["train", "0", yard.tasks[0].key, "0"][: TARGET_LENGTHS.get(page, 0)]
+        targets = [valid] + [[*valid[:i], number, *valid[i + 1 :]] for i in range(len(valid))]
         for target in targets:
             for field in ("run", "after", "steps", "point"):
-                tell = {"page": page, "run": yard.run.pk, "target": target, "query": query, field: number}
+                message = {"page": page, "run": yard.run.pk, "target": target, "query": query, field: number}
                 try:
-                    snapshot(_subscription(Subscribe.model_validate(tell), person))
+                    snapshot(_subscription(Subscribe.model_validate(message), person))
                 except (ValidationError, ValueError, GoneError):
                     continue
 
 
-def test_a_refusal_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_refused_request_is_logged_as_one_line(caplog: pytest.LogCaptureFixture) -> None:
     viewer = signed_in(Role.VIEWER)
     with caplog.at_level(logging.INFO):
         assert viewer.get("/runs/new/").status_code == 403

@@ -1,4 +1,4 @@
-"""What runs may reach: the page, the API and the command refuse the same, the form offers what is allowed."""
+"""Allowed paths, hosts and grants of runs, checked alike by the page, the API and the command."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def client(db: None) -> Client:
 
 
 @pytest.mark.parametrize(("recipe", "setting", "value", "reason"), REFUSED)
-def test_page_api_and_command_refuse_with_the_reason(
+def test_page_api_and_command_refuse_forbidden_places_with_the_reason(
     home: Path, client: Client, recipe: str, setting: str, value: Any, reason: str
 ) -> None:
     text = "\n".join(value) if isinstance(value, list) else value
@@ -71,13 +71,13 @@ def test_page_api_and_command_refuse_with_the_reason(
     assert not Run.objects.exists()
 
 
-def test_a_clone_reaches_no_more_than_a_new_run(home: Path) -> None:
+def test_clone_has_the_restrictions_of_a_new_run(home: Path) -> None:
     run = make_run()
     with pytest.raises(ConfigError, match="not granted"):
         runs.clone(run=run, overrides={"sandbox.docker.host": HOST})
 
 
-def test_what_is_not_allowed_any_more_neither_starts_nor_resumes(
+def test_runs_with_revoked_grants_neither_start_nor_resume(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRAINYARD_GRANTED", json.dumps({"sandbox.docker.host": [HOST]}))
@@ -91,7 +91,7 @@ def test_what_is_not_allowed_any_more_neither_starts_nor_resumes(
         runs.resume(run=stopped)
 
 
-def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists(
+def test_paths_are_stored_resolved_and_the_engine_gets_the_allow_lists(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (home / "imports" / "tree").mkdir()
@@ -117,7 +117,9 @@ def test_paths_are_stored_as_the_engine_reads_them_and_the_engine_gets_the_lists
 
 @pytest.mark.parametrize("variable", ["TRAINYARD_GRANTED", "TRAINYARD_LIMITS"])
 @pytest.mark.parametrize("text", ["{", "[]", '{"sandbox.docker.host": "tcp://a"}', '{"a": true}'])
-def test_grants_that_cannot_be_read_say_so(monkeypatch: pytest.MonkeyPatch, variable: str, text: str) -> None:
+def test_malformed_grants_raise_an_error_naming_the_variable(
+    monkeypatch: pytest.MonkeyPatch, variable: str, text: str
+) -> None:
     monkeypatch.setenv(variable, text)
     with pytest.raises(ImproperlyConfigured, match=variable):
         places.allowed()

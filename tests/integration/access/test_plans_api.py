@@ -50,13 +50,13 @@ def test_a_viewer_reads_the_plan_of_a_recipe_with_overrides() -> None:
         ({"recipe": "deepswe-32b", "gpus": f"{10**400}xH100"}, "unknown GPUs"),
     ],
 )
-def test_what_cannot_be_planned_says_why(body: dict[str, Any], message: str) -> None:
+def test_refused_plans_report_the_reason(body: dict[str, Any], message: str) -> None:
     answer = send(client_of(Role.VIEWER), "/plans", body)
     assert answer.status_code == 422
     assert message in answer.json()["detail"]
 
 
-def test_the_command_prints_the_same_plan() -> None:
+def test_plan_command_prints_the_planners_result() -> None:
     assert json.loads(run_command("plan", "deepswe-32b", "--json")) == json.loads(
         json.dumps(to_json(plan_run(resolve("deepswe-32b"))))
     )

@@ -19,7 +19,7 @@ MODEL_S, UPDATE_S = 6.0, 3.0
 def finished(
     recipe: str = "quickstart", *, device: str = "cpu", state: str = "succeeded", **settings: Any
 ) -> int:
-    """A run of one iteration with two rollouts of 400 and 440 tokens."""
+    """Create a finished run of one iteration with two rollouts of 400 and 440 tokens."""
     config = resolve(recipe, settings).model_dump(mode="json")
     run = Run.objects.create(kind="train", name="r", config=config, state=state, summary={"device": device})
     now = timezone.now()
@@ -40,7 +40,7 @@ def planned(recipe: str = "quickstart", **settings: Any) -> RunPlan:
     return plans.plan(resolve(recipe, settings), gpus=None, assumptions={})
 
 
-def test_a_finished_run_replaces_assumptions_and_is_named() -> None:
+def test_finished_run_replaces_assumptions_and_is_named_as_their_origin() -> None:
     before = planned()
     run = finished()
     plan = planned()
@@ -57,7 +57,7 @@ def test_a_finished_run_replaces_assumptions_and_is_named() -> None:
     assert plan.origins["image_gb"] == before.origins["image_gb"]
 
 
-def test_only_runs_of_the_same_model_dataset_and_device_count() -> None:
+def test_calibration_ignores_runs_of_other_models_datasets_and_devices() -> None:
     finished(state="failed")
     finished("frozenlake")
     assert not [origin for origin in planned().origins.values() if origin.startswith("run ")]

@@ -1,4 +1,4 @@
-"""Secrets planted in what engines send, tools print and processes leave behind never reach people."""
+"""Secrets in events, tool output and process output are redacted before users see them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def everything_stored(capsys: pytest.CaptureFixture[str]) -> str:
-    """The whole database as JSON."""
+    """Return the whole database as JSON."""
     call_command("dumpdata")
     return capsys.readouterr().out
 
 
 def pages(run: Run) -> Iterator[str]:
-    """What a viewer sees of a run, and gets by the API."""
+    """Yield the pages and API responses of a run that a viewer can open."""
     client = Client()
     client.force_login(make_user("ada", Role.VIEWER))
     tabs = ("trajectories", "events", "alerts", "configuration", "sandboxes", "tasks", "groups", "evaluation")
@@ -82,7 +82,7 @@ def test_events_are_redacted_before_they_are_stored_and_shown(capsys: pytest.Cap
             assert secret not in text
 
 
-def test_reasons_that_the_server_gives_are_redacted(
+def test_reasons_recorded_by_the_server_are_redacted(
     capsys: pytest.CaptureFixture[str], settings: Any, tmp_path: Path
 ) -> None:
     settings.TRAINYARD_HOME = tmp_path
@@ -101,12 +101,12 @@ def test_reasons_that_the_server_gives_are_redacted(
         assert ADDRESS not in text
 
 
-def test_a_real_engine_learns_the_servers_secrets_and_its_end_shows_none(
+def test_engine_process_redacts_the_servers_secrets(
     settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.TRAINYARD_HOME = tmp_path
     run = make_run()
-    # A path that the engine refuses and names: stored past the checks that would refuse it earlier.
+    # The engine refuses this path and names it. The server's own checks, which come first, are bypassed.
     config = run.config | {"policy": run.config["policy"] | {"checkpoint": f"/nowhere/{KNOWN}"}}
     run, claim = launched(run)
     folder = rundir.prepare(
@@ -115,22 +115,22 @@ def test_a_real_engine_learns_the_servers_secrets_and_its_end_shows_none(
     launch = json.loads((folder / "launch.json").read_text())
     (folder / "launch.json").write_text(json.dumps(launch | {"ingest_url": None}))
     launcher = LAUNCHERS["local"]
-    named: list[tuple[str, str]] = []
-    launcher.launch(LaunchOrder(run_dir=folder, name="one"), lambda *place: named.append(place))
-    ((host, handle),) = named
+    handles: list[tuple[str, str]] = []
+    launcher.launch(LaunchOrder(run_dir=folder, name="one"), lambda *place: handles.append(place))
+    ((host, handle),) = handles
     deadline = time.monotonic() + 120
     while launcher.poll(host=host, handle=handle).state is ProcessState.ALIVE:
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    (last,) = [json.loads(line.data) for line in read_lines(folder / "events.jsonl")]
-    assert last["type"] == "run_finished"
-    assert "'/nowhere/[redacted]' is not below a policy folder" in last["reason"]
+    (event,) = [json.loads(line.data) for line in read_lines(folder / "events.jsonl")]
+    assert event["type"] == "run_finished"
+    assert "'/nowhere/[redacted]' is not below a policy folder" in event["reason"]
     for name in ("events.jsonl", "engine.log", "failure.json"):
         assert KNOWN not in (folder / name).read_text()
     assert KNOWN not in everything_stored(capsys)
 
 
-def test_what_tools_said_about_a_source_is_redacted_with_its_dataset(
+def test_tool_messages_in_dataset_provenance_are_redacted(
     settings: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings.TRAINYARD_HOME = tmp_path
@@ -147,7 +147,7 @@ def test_what_tools_said_about_a_source_is_redacted_with_its_dataset(
     assert ADDRESS not in stored
 
 
-def test_log_lines_of_the_server_hold_no_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_server_log_lines_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
     handler = next(handler for handler in logging.getLogger().handlers if handler.formatter is not None
                    and type(handler.formatter).__name__ == "RedactingFormatter")  # fmt: skip
     try:
@@ -160,7 +160,7 @@ def test_log_lines_of_the_server_hold_no_secret(caplog: pytest.LogCaptureFixture
     assert ADDRESS not in line
 
 
-def test_the_servers_own_secrets_are_known(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_secrets_are_registered_for_redaction(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_process", Redactor())
     settings.SECRET_KEY = "the-key-of-this-server"
     settings.DATABASE_URL = "postgresql://me:the-database-password@db.example.org/x"
@@ -171,7 +171,7 @@ def test_the_servers_own_secrets_are_known(settings: Any, monkeypatch: pytest.Mo
     assert redaction.redact(text) == " ".join(["[redacted]"] * 4)
 
 
-def test_a_launch_fails_without_secrets_in_its_reason(
+def test_launch_failure_reason_is_redacted(
     settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TRAINYARD_HOME = tmp_path
