@@ -3,8 +3,8 @@
 Each module of ``families`` defines one family in ``FAMILY``. ``make test`` grades the first submission of
 each family under its first rule; ``make drills ONLY=adversary`` grades every submission under all of its
 rules, and some in Docker. To add a submission, append it to a family with the rules under which its verdict
-may differ. ``ends`` lists the expected verdicts; a hostile submission never lists ``PASSED``. ``task`` derives
-another task from the toy task.
+may differ. ``ends`` lists the expected verdicts; a hostile submission never lists ``PASSED``. ``task``
+derives another task from the toy task.
 """
 
 from __future__ import annotations

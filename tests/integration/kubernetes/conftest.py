@@ -1,4 +1,4 @@
-"""Fixtures of the tests of the Kubernetes backend."""
+"""Fixtures of the Kubernetes backend's tests."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.fakes.cluster import FakeCluster
 
 @pytest.fixture(autouse=True)
 def _short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pods try to reach each other for a moment only: the drills wait as long as runs do."""
+    """Shorten the network probes between pods; the drills use the real duration."""
     monkeypatch.setattr(network, "_WINDOW_S", 0.2)
 
 
 @pytest.fixture(scope="module")
 def cluster_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the reference image."""
+    """Data folder with the reference image."""
     folder = tmp_path_factory.mktemp("home")
     build_reference(folder)
     return folder
@@ -28,6 +28,6 @@ def cluster_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 async def cluster(cluster_home: Path) -> AsyncIterator[FakeCluster]:
-    """A fake cluster to which the manifests were applied."""
+    """Fake cluster with the manifests applied."""
     async with prepared(cluster_home) as cluster:
         yield cluster

@@ -1,4 +1,4 @@
-"""The Kubernetes backend passes the short conformance suite on the fake cluster and leaves nothing behind."""
+"""Short conformance suite of the Kubernetes backend on a fake cluster."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def subject(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Subject]:
-    """A backend for all checks."""
+    """Subject with one backend for all checks."""
     home = tmp_path_factory.mktemp("home")
     build_reference(home)
     (home / "secret").write_text(SECRET)

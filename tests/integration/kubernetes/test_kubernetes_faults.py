@@ -1,4 +1,4 @@
-"""The Kubernetes backend when answers are lost, watches break and sandboxes end."""
+"""Kubernetes backend under lost responses, broken watches and lost sandboxes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def assert_they_come_and_go(home: Path, fault: Fault) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.RESET, FaultKind.CREATED_BUT_ERROR])
-async def test_a_pod_is_created_once_whatever_the_answer(cluster_home: Path, kind: FaultKind) -> None:
+async def test_pod_is_created_once_despite_failed_responses(cluster_home: Path, kind: FaultKind) -> None:
     await assert_created_once(cluster_home, kind)
 
 
@@ -61,11 +61,11 @@ async def test_a_pod_is_created_once_whatever_the_answer(cluster_home: Path, kin
     [Fault(FaultKind.DROP_WATCH, delay_s=0.1), Fault(FaultKind.GONE, count=3)],
     ids=lambda fault: fault.kind.value,
 )
-async def test_sandboxes_come_and_go_whatever_the_watch_does(cluster_home: Path, fault: Fault) -> None:
+async def test_sandboxes_open_and_close_despite_watch_faults(cluster_home: Path, fault: Fault) -> None:
     await assert_they_come_and_go(cluster_home, fault)
 
 
-async def test_a_right_that_nobody_has_seen_is_refused_at_once(cluster_home: Path) -> None:
+async def test_missing_permission_fails_without_a_retry(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster:
         stranger = str(cluster.kubeconfig_of_user("stranger"))
         async with opened(cluster, kubeconfig=stranger) as backend:
@@ -75,7 +75,7 @@ async def test_a_right_that_nobody_has_seen_is_refused_at_once(cluster_home: Pat
         assert cluster.counters.codes[403] == 1
 
 
-async def test_the_loss_of_a_sandbox_in_use_has_a_kind(cluster_home: Path) -> None:
+async def test_lost_sandbox_raises_the_error_of_its_cause(cluster_home: Path) -> None:
     losses: dict[Callable[[FakeCluster, str, str], None], type[SandboxError]] = {
         FakeCluster.evict: SandboxEvictedError,
         FakeCluster.kill_for_memory: SandboxMemoryError,
@@ -87,15 +87,15 @@ async def test_the_loss_of_a_sandbox_in_use_has_a_kind(cluster_home: Path) -> No
                 task = asyncio.ensure_future(box.exec("sleep 600", timeout_s=600))
                 await asyncio.sleep(0.1)
                 strike(cluster, NAMESPACE, box.id)
-                with pytest.raises(kind) as found:
+                with pytest.raises(kind) as raised:
                     await task
-                assert type(found.value) is kind
+                assert type(raised.value) is kind
                 with pytest.raises(kind):
                     await box.read_file("a.txt")
         await use(backend)
 
 
-async def test_an_image_that_cannot_be_pulled_is_named(cluster_home: Path) -> None:
+async def test_failed_start_reports_its_reason_and_the_next_one_succeeds(cluster_home: Path) -> None:
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         with pytest.raises(ImageError, match="registry.test/missing:1"):
             await use(backend, replace(SPEC, image="registry.test/missing:1"))
@@ -108,14 +108,16 @@ async def test_an_image_that_cannot_be_pulled_is_named(cluster_home: Path) -> No
         await until(lambda: backend.population().existing == 0)
 
 
-async def test_quota_delays_and_does_not_fail(cluster_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_exceeded_quota_delays_a_sandbox_without_failing_it(
+    cluster_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("engine.sandbox.kubernetes.fleet._QUOTA_PAUSE_S", 0.1)
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         await set_quota(cluster, pods="1")
         waiting: asyncio.Task[None] | None = None
         async with backend.open(SPEC):
             waiting = asyncio.ensure_future(use(backend))
-            await until(lambda: any("exceeded quota" in why for why in backend.blocked().values()))
+            await until(lambda: any("exceeded quota" in reason for reason in backend.blocked().values()))
         await waiting
         assert cluster.counters.pods_created == 2
 

@@ -76,7 +76,7 @@ asyncio.run(main())
 # --- requests ------------------------------------------------------------------------------------------
 
 
-async def test_a_cold_sandbox_takes_two_writes_and_a_warm_one_three(cluster: FakeCluster) -> None:
+async def test_cold_sandbox_needs_two_api_writes_and_a_warm_one_three(cluster: FakeCluster) -> None:
     async with opened(cluster, heartbeat_s=20.0, owner_timeout_s=60.0) as backend:
         async with backend.open(SPEC):
             pass
@@ -105,7 +105,7 @@ async def test_a_cold_sandbox_takes_two_writes_and_a_warm_one_three(cluster: Fak
 # --- warm pods -----------------------------------------------------------------------------------------
 
 
-async def test_warm_pods_are_the_wanted_ones_within_the_room(cluster: FakeCluster) -> None:
+async def test_warm_pods_follow_demand_within_the_limits(cluster: FakeCluster) -> None:
     cluster.registry.add("registry.test/other:1", "reference")
     async with opened(cluster, max_live=4, warm_per_image=3) as backend:
         await backend.prepare({IMAGE: 10})
@@ -115,7 +115,7 @@ async def test_warm_pods_are_the_wanted_ones_within_the_room(cluster: FakeCluste
         await backend.prepare({"registry.test/other:1": 9, IMAGE: 9})
         await until(lambda: backend.population().idle == 4)
         other = replace(SPEC, limits=replace(SPEC.limits, memory_mb=64))
-        async with backend.open(other) as box:  # no warm one fits: one of them makes room
+        async with backend.open(other) as box:  # no warm pod fits, so one is removed
             assert not box.startup.warm
             await until(lambda: backend.population().existing <= 4)
         assert cluster.counters.pods_peak <= 4
@@ -123,17 +123,17 @@ async def test_warm_pods_are_the_wanted_ones_within_the_room(cluster: FakeCluste
         await until(lambda: backend.population().existing == 0)
 
 
-async def test_who_opens_waits_for_a_warm_pod_that_is_starting(cluster: FakeCluster) -> None:
+async def test_open_waits_for_a_warm_pod_that_is_starting(cluster: FakeCluster) -> None:
     async with opened(cluster) as backend:
         await backend.prepare({IMAGE: 2})
         await until(lambda: backend.population().existing == 2)
-        async with backend.open(SPEC) as one, backend.open(SPEC) as two:
-            assert one.startup.warm
-            assert two.startup.warm
+        async with backend.open(SPEC) as first, backend.open(SPEC) as second:
+            assert first.startup.warm
+            assert second.startup.warm
         assert cluster.counters.pods_created == 2
 
 
-async def test_a_warm_pod_that_was_lost_is_not_handed_out(cluster: FakeCluster) -> None:
+async def test_lost_warm_pod_is_not_handed_out(cluster: FakeCluster) -> None:
     async with opened(cluster, warm_idle_s=2.0) as backend:
         await backend.prepare({IMAGE: 1})
         await until(lambda: backend.population().idle == 1)
@@ -144,24 +144,24 @@ async def test_a_warm_pod_that_was_lost_is_not_handed_out(cluster: FakeCluster) 
             assert box.id != lost
         await backend.prepare({IMAGE: 1})
         await until(lambda: backend.population().idle == 1)
-        await until(lambda: backend.population().existing == 0)  # nobody asked for it in time
+        await until(lambda: backend.population().existing == 0)  # it was idle for too long
 
 
-async def test_an_image_that_fails_is_not_tried_again_and_again(cluster: FakeCluster) -> None:
+async def test_failing_image_is_not_warmed_repeatedly(cluster: FakeCluster) -> None:
     async with opened(cluster) as backend:
         await backend.prepare({"registry.test/missing:1": 4})
         await until(lambda: cluster.counters.pods_created >= 1 and backend.population().existing == 0)
-        made = cluster.counters.pods_created
-        async with backend.open(SPEC):  # its place, once free, is offered to warm pods
+        created = cluster.counters.pods_created
+        async with backend.open(SPEC):  # its end frees a place for warm pods
             pass
         await until(lambda: backend.population().existing == 0)
-        assert cluster.counters.pods_created == made + 1 <= 5
+        assert cluster.counters.pods_created == created + 1 <= 5
 
 
 # --- owners and reapers --------------------------------------------------------------------------------
 
 
-async def test_the_lease_is_renewed_and_a_live_owner_keeps_its_pods(cluster: FakeCluster) -> None:
+async def test_owner_lease_is_renewed_and_protects_its_pods(cluster: FakeCluster) -> None:
     async with opened(cluster) as backend, backend.open(SPEC) as box:
         api = await as_admin(cluster)
         try:
@@ -179,7 +179,7 @@ async def _renewed(api: KubeApi, path: str, before: str) -> bool:
     return bool((await api.list(path))["items"][0]["spec"]["renewTime"] > before)
 
 
-async def test_nothing_runs_after_the_owner_was_killed_and_a_reaper_clears_up(cluster: FakeCluster) -> None:
+async def test_killed_owner_leaves_no_running_pods_and_a_reaper_removes_them(cluster: FakeCluster) -> None:
     config = SandboxConfig(
         backend="kubernetes",
         kubernetes=kubernetes_config(cluster),
@@ -199,17 +199,17 @@ async def test_nothing_runs_after_the_owner_was_killed_and_a_reaper_clears_up(cl
         assert await reaper.reap() == 0
         owner.send_signal(signal.SIGKILL)
         await owner.wait()
-        await until(lambda: cluster.counters.pods_live == 0)  # the agents end with their connections
+        await until(lambda: cluster.counters.pods_live == 0)  # agents exit when their connection closes
         assert await reaper.reap(run_id="another") == 0
         removed = 0
-        give_up = time.monotonic() + PATIENCE_S
-        while removed < 3 and time.monotonic() < give_up:
+        deadline = time.monotonic() + PATIENCE_S
+        while removed < 3 and time.monotonic() < deadline:
             removed += await reaper.reap()
             await asyncio.sleep(0.2)
         assert removed == 3
         api = await as_admin(cluster)
         assert (await api.list(leases_path(NAMESPACE)))["items"] == []
-        await until_async(lambda: _nothing(api))
+        await until_async(lambda: _no_pods_left(api))
         await api.close()
     finally:
         if owner.returncode is None:
@@ -217,11 +217,11 @@ async def test_nothing_runs_after_the_owner_was_killed_and_a_reaper_clears_up(cl
             await owner.wait()
 
 
-async def _nothing(api: KubeApi) -> bool:
+async def _no_pods_left(api: KubeApi) -> bool:
     return not (await api.list(PODS))["items"]
 
 
-async def test_a_reaper_ends_pods_past_their_deadline_and_only_those(cluster: FakeCluster) -> None:
+async def test_reaper_removes_only_pods_past_their_deadline(cluster: FakeCluster) -> None:
     async with opened(cluster) as backend, backend.open(SPEC) as old, backend.open(SPEC) as young:
         api = await as_admin(cluster)
         await api.patch(f"{PODS}/{old.id}", {"metadata": {"annotations": {labels.DEADLINE: "1000"}}})
@@ -233,7 +233,7 @@ async def test_a_reaper_ends_pods_past_their_deadline_and_only_those(cluster: Fa
         await api.close()
 
 
-async def test_agents_of_old_versions_go_when_nobody_uses_them(
+async def test_unused_agents_of_old_versions_are_removed(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = await as_admin(cluster)
@@ -246,20 +246,20 @@ async def test_agents_of_old_versions_go_when_nobody_uses_them(
     await api.create(maps, old)
 
     async def agents() -> set[str]:
-        found = await api.list(maps, labelSelector=labels.selector(labels.OURS))
-        return {agent["metadata"]["name"] for agent in found["items"]}
+        config_maps = await api.list(maps, labelSelector=labels.selector(labels.OURS))
+        return {agent["metadata"]["name"] for agent in config_maps["items"]}
 
     async with opened(cluster) as backend, backend.open(SPEC) as box:
         both = await agents()
         await backend.reap()
         assert await agents() == both, "it is young"
         monkeypatch.setattr("engine.sandbox.kubernetes.reaper._AGENT_AGE_S", -60.0)
-        mine = (await api.list(leases))["items"][0]["metadata"]
-        for used_by in ("old", None):  # somebody's pods mount it, or somebody does not say what they mount
-            await api.patch(f"{leases}/{mine['name']}", {"metadata": {"labels": {labels.AGENT: used_by}}})
+        lease = (await api.list(leases))["items"][0]["metadata"]
+        for used_by in ("old", None):  # an owner uses the old agent, or names none
+            await api.patch(f"{leases}/{lease['name']}", {"metadata": {"labels": {labels.AGENT: used_by}}})
             await backend.reap()
             assert await agents() == both
-        await api.patch(f"{leases}/{mine['name']}", {"metadata": {"labels": mine["labels"]}})
+        await api.patch(f"{leases}/{lease['name']}", {"metadata": {"labels": lease["labels"]}})
         await backend.reap()
         assert await agents() == both - {"old"}
         assert (await box.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
@@ -268,7 +268,7 @@ async def test_agents_of_old_versions_go_when_nobody_uses_them(
     await api.close()
 
 
-async def test_an_account_that_may_not_remove_old_agents_reaps_all_the_same(cluster: FakeCluster) -> None:
+async def test_reaping_works_without_permission_to_remove_old_agents(cluster: FakeCluster) -> None:
     fault = Fault(FaultKind.FORBIDDEN, verbs={"list"}, resources={"configmaps"})
     cluster.faults.add(fault)
     async with opened(cluster) as backend:
@@ -279,7 +279,7 @@ async def test_an_account_that_may_not_remove_old_agents_reaps_all_the_same(clus
 # --- pods/exec -----------------------------------------------------------------------------------------
 
 
-async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: FakeCluster) -> None:
+async def test_agent_is_reached_by_exec_without_a_route_to_pods(cluster: FakeCluster) -> None:
     async with opened(cluster, connect="exec", preflight_image=IMAGE) as backend:
         assert "may not create pods/exec, get pods/exec" in (await preflight(backend))[0].message
         api = await as_admin(cluster)
@@ -287,9 +287,9 @@ async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: Fak
         await api.close()
         assert [finding.severity for finding in await preflight(backend)] == ["warning"]
         async with backend.open(SPEC) as box:
-            big = bytes(range(256)) * 20_000
-            await box.write_file("big", big)
-            assert await box.read_file("big") == big
+            content = bytes(range(256)) * 20_000
+            await box.write_file("big", content)
+            assert await box.read_file("big") == content
             result = await box.exec("rm big; echo new > a.txt; echo out; sleep 600", timeout_s=2)
             assert (result.timed_out, result.stdout) == (True, b"out\n")
             assert "+new" in await box.diff()
@@ -301,7 +301,7 @@ async def test_without_a_route_to_pods_the_agent_is_reached_by_exec(cluster: Fak
 # --- users -------------------------------------------------------------------------------------------
 
 
-async def test_pods_that_share_a_user_do_not_share_its_processes(cluster_home: Path) -> None:
+async def test_pods_of_one_user_have_separate_process_limits(cluster_home: Path) -> None:
     nodes = [NodeSpec(name="only", cpu="64", memory="64Gi")]
     script = "for n in 1 2 3 4 5 6; do sleep 30 & done; echo works"
     async with (
@@ -311,19 +311,19 @@ async def test_pods_that_share_a_user_do_not_share_its_processes(cluster_home: P
     ):
         spec = replace(SPEC, limits=replace(SPEC.limits, processes=16))
         boxes = [await stack.enter_async_context(backend.open(spec)) for _ in range(6)]
-        found = await asyncio.gather(*(box.exec(script, timeout_s=20) for box in boxes))
-        assert [(one.stdout, one.stderr) for one in found] == [(b"works\n", b"")] * 6
+        results = await asyncio.gather(*(box.exec(script, timeout_s=20) for box in boxes))
+        assert [(result.stdout, result.stderr) for result in results] == [(b"works\n", b"")] * 6
 
 
-async def test_a_namespace_without_root_takes_sandboxes_that_are_not(cluster: FakeCluster) -> None:
+async def test_restricted_namespace_accepts_only_non_root_sandboxes(cluster: FakeCluster) -> None:
     api = await as_admin(cluster)
     (namespace,) = documents(MANIFESTS / "restricted")
     await api.patch(f"/api/v1/namespaces/{NAMESPACE}", {"metadata": namespace["metadata"]})
     await api.close()
     async with opened(cluster) as backend:
-        (found,) = await preflight(backend)
-        assert found.severity == "error"
-        assert 'violates PodSecurity "restricted:latest": runAsNonRoot != true' in found.message
+        (finding,) = await preflight(backend)
+        assert finding.severity == "error"
+        assert 'violates PodSecurity "restricted:latest": runAsNonRoot != true' in finding.message
         with pytest.raises(SandboxStartError, match="runAsNonRoot != true"):
             async with backend.open(SPEC):
                 pass
@@ -336,7 +336,7 @@ async def test_a_namespace_without_root_takes_sandboxes_that_are_not(cluster: Fa
 # --- images --------------------------------------------------------------------------------------------
 
 
-async def test_preloading_pulls_on_every_node_an_image_that_preflight_takes(cluster: FakeCluster) -> None:
+async def test_preloading_pulls_an_image_on_every_node_and_satisfies_preflight(cluster: FakeCluster) -> None:
     reference = "registry.test/demo:1"
     cluster.registry.add(reference, "reference", pull_s=0.05)
     api = await as_admin(cluster)
@@ -345,7 +345,7 @@ async def test_preloading_pulls_on_every_node_an_image_that_preflight_takes(clus
     nodes = [f"node-{number}" for number in range(3)]
     await until(lambda: all(reference in cluster.kubelet.node_images(node).present for node in nodes))
     async with opened(cluster) as backend:
-        await until_async(lambda: _is_content(backend))
+        await until_async(lambda: _preflight_passes(backend))
         assert await backend.reap() == 0
         async with backend.open(replace(SPEC, image=reference)) as box:
             assert box.startup.pull == 0
@@ -353,13 +353,15 @@ async def test_preloading_pulls_on_every_node_an_image_that_preflight_takes(clus
     await api.close()
 
 
-async def _is_content(backend: KubernetesBackend) -> bool:
+async def _preflight_passes(backend: KubernetesBackend) -> bool:
     return await preflight(backend) == []
 
 
-def test_other_limits_are_another_kind_of_warm_pod() -> None:
+def test_pool_key_depends_on_image_and_limits_but_not_on_lifetime() -> None:
     from engine.sandbox.kubernetes.manifests.spec import pool_key
 
-    one = SandboxLimits()
-    assert pool_key("a", one) == pool_key("a", replace(one, lifetime_s=5.0))
-    assert len({pool_key("a", one), pool_key("b", one), pool_key("a", replace(one, disk_mb=1000))}) == 3
+    limits = SandboxLimits()
+    assert pool_key("a", limits) == pool_key("a", replace(limits, lifetime_s=5.0))
+    assert (
+        len({pool_key("a", limits), pool_key("b", limits), pool_key("a", replace(limits, disk_mb=1000))}) == 3
+    )

@@ -27,14 +27,14 @@ from tests.builders.kubernetes_builders import (
 from tests.fakes.cluster import FakeCluster, NodeSpec
 
 
-async def test_a_prepared_cluster_passes_preflight_once_an_image_is_known(cluster: FakeCluster) -> None:
+async def test_preflight_passes_on_a_prepared_cluster_with_a_known_image(cluster: FakeCluster) -> None:
     async with opened(cluster, preflight_image=IMAGE) as backend:
         assert await preflight(backend) == []
     cluster.counters.reset()
     async with opened(cluster) as backend:
-        (found,) = await preflight(backend)
-        assert found.severity == "warning"
-        assert "sandbox.kubernetes.preflight_image" in found.message
+        (finding,) = await preflight(backend)
+        assert finding.severity == "warning"
+        assert "sandbox.kubernetes.preflight_image" in finding.message
         assert cluster.counters.pods_created == 1
         async with backend.open(SPEC):
             assert await preflight(backend) == []
@@ -50,7 +50,7 @@ async def test_a_prepared_cluster_passes_preflight_once_an_image_is_known(cluste
     ],
     ids=["no nodes", "no scheduler", "cordoned nodes"],
 )
-async def test_preflight_finds_that_no_node_takes_a_pod(
+async def test_preflight_reports_that_no_node_accepts_pods(
     cluster_home: Path, options: dict[str, Any], why: str
 ) -> None:
     async with prepared(cluster_home, **options) as cluster:
@@ -59,52 +59,54 @@ async def test_preflight_finds_that_no_node_takes_a_pod(
             for number in range(3):
                 await api.patch(f"/api/v1/nodes/node-{number}", {"spec": {"unschedulable": True}})
         async with opened(cluster, preflight_timeout_s=2.0, preflight_image=IMAGE) as backend:
-            (found,) = await preflight(backend)
-        assert found.severity == "error"
-        assert why in found.message
+            (finding,) = await preflight(backend)
+        assert finding.severity == "error"
+        assert why in finding.message
         assert (await api.list(leases_path(NAMESPACE)))["items"] == []
         await api.close()
 
 
-async def test_preflight_finds_a_node_whose_kubelet_is_dead(cluster_home: Path) -> None:
+async def test_preflight_reports_a_node_with_a_dead_kubelet(cluster_home: Path) -> None:
     async with prepared(cluster_home, nodes=[NodeSpec(name="only")], eviction_after_s=300.0) as cluster:
         cluster.kubelet.lost.add("only")
         async with opened(cluster, preflight_timeout_s=2.0) as backend:
-            (found,) = await preflight(backend)
-        assert "Node only did not start a pod" in found.message
+            (finding,) = await preflight(backend)
+        assert "Node only did not start a pod" in finding.message
 
 
-async def test_preflight_names_what_is_missing(cluster: FakeCluster) -> None:
+async def test_preflight_reports_missing_objects_quotas_and_permissions(cluster: FakeCluster) -> None:
     async with opened(cluster, max_live=5000, runtime_class="gvisor", priority_class="important") as backend:
-        found = await preflight(backend)
-    assert any("Runtime class gvisor" in line.message for line in found)
-    assert any("Priority class important" in line.message for line in found)
-    quotas = [line for line in found if "Quotas leave room for" in line.message]
-    assert [line.severity for line in quotas] == ["warning"]
+        findings = await preflight(backend)
+    assert any("Runtime class gvisor" in finding.message for finding in findings)
+    assert any("Priority class important" in finding.message for finding in findings)
+    quotas = [finding for finding in findings if "Quotas leave room for" in finding.message]
+    assert [finding.severity for finding in quotas] == ["warning"]
     assert "Quotas leave room for 1024 of 5000 sandboxes" in quotas[0].message
     assert quotas[0].message.count(" used, room for ") > 1
     stranger = str(cluster.kubeconfig_of_user("stranger"))
     async with opened(cluster, kubeconfig=stranger, connect="exec") as backend:
-        by_remedy = [line.message for line in await preflight(backend) if "may not" in line.message]
-    assert len(by_remedy) == 2
-    assert "may not create pods, get pods" in by_remedy[0]
-    assert "kubectl apply -k deploy/kubernetes/sandbox and" in by_remedy[0]
-    assert "may not create pods/exec, get pods/exec" in by_remedy[1]
-    assert "kubectl apply -k deploy/kubernetes/sandbox/exec and" in by_remedy[1]
+        messages = [finding.message for finding in await preflight(backend) if "may not" in finding.message]
+    assert len(messages) == 2
+    assert "may not create pods, get pods" in messages[0]
+    assert "kubectl apply -k deploy/kubernetes/sandbox and" in messages[0]
+    assert "may not create pods/exec, get pods/exec" in messages[1]
+    assert "kubectl apply -k deploy/kubernetes/sandbox/exec and" in messages[1]
     async with opened(cluster, kubeconfig=str(cluster.kubeconfig), namespace="elsewhere") as backend:
-        found = await preflight(backend)
-    assert any("Namespace elsewhere does not exist" in line.message for line in found)
-    assert any("no network policy" in line.message for line in found)
+        findings = await preflight(backend)
+    assert any("Namespace elsewhere does not exist" in finding.message for finding in findings)
+    assert any("no network policy" in finding.message for finding in findings)
 
 
-async def test_preflight_of_no_cluster_at_all(tmp_path: Path) -> None:
+async def test_preflight_reports_a_missing_cluster_configuration(tmp_path: Path) -> None:
     config = KubernetesConfig(kubeconfig=str(tmp_path / "missing"))
-    found = await preflight(KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)))
-    assert len(found) == 1
-    assert "no usable cluster configuration" in found[0].message
+    findings = await preflight(KubernetesBackend(SandboxConfig(backend="kubernetes", kubernetes=config)))
+    assert len(findings) == 1
+    assert "no usable cluster configuration" in findings[0].message
 
 
-async def test_an_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_sandboxes_with_network_access_are_refused(
+    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(network, "_found", lambda _: ["10.96.0.1:443"])
     monkeypatch.setattr(network, "_SETTLE_S", 0.01)
     async with opened(cluster) as backend:
@@ -135,7 +137,7 @@ async def test_pods_that_reach_each_other_are_refused(
         pass
 
 
-async def test_pods_are_tried_again_until_one_could_listen(
+async def test_pod_probes_are_repeated_until_a_pod_can_listen(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened(cluster) as backend, backend.open(SPEC):
@@ -143,8 +145,8 @@ async def test_pods_are_tried_again_until_one_could_listen(
             patched.setattr(network, "_LISTEN", "raise SystemExit(1)")
             async with backend.open(SPEC):
                 assert not backend._network._pods_done
-        give_up = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PATIENCE_S
         while not backend._network._pods_done:
-            assert time.monotonic() < give_up
+            assert time.monotonic() < deadline
             async with backend.open(SPEC):
                 pass
