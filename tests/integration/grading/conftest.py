@@ -1,4 +1,4 @@
-"""The toy task, built once by each worker for the gradings of its modules."""
+"""Fixtures of the toy task, built once by each pytest worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.builders.dataset_builders import broken_task, toolchain_or_skip, writ
 
 @pytest.fixture(scope="session")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a data folder with the toolchain; skip where that cannot be installed."""
+    """Return a data folder with the toolchain; skip if it cannot be installed."""
     folder = tmp_path_factory.mktemp("home")
     toolchain_or_skip(folder)
     return folder

@@ -36,7 +36,7 @@ def mutant(function: str) -> Mutant:
 
 
 def reference_of(row: TaskRow, rule: str, **fields: Any) -> Reference:
-    """Return what a proof of the toy's tests finds."""
+    """Return the reference that a proof of the toy task's tests would store."""
     names = [test for test in IDS if "positives" not in test]
     if rule == "signed":
         names = [test for test in (*row.answer.fail_to_pass, *row.answer.pass_to_pass) if test in names]
@@ -70,14 +70,14 @@ async def test_audit_confirms_a_fix_under_every_rule(home: Path, row: TaskRow, r
     grade = await graded(backend, row, FIX, rule=rule)
     assert (grade.verdict, grade.reward, grade.detail) == (Verdict.PASSED, 1.0, "")
     assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
-    per_run = 2 if rule == "parser" else 1  # a parser script runs in a sandbox of its own
+    per_run = 2 if rule == "parser" else 1  # a parser script runs in its own sandbox
     assert (grade.extra_runs, backend.opened) == (1, 2 * per_run)
     assert 0 < grade.extra_seconds < grade.seconds
 
 
 @pytest.mark.parametrize("rule", ["signed", "map", "reward"])
 async def test_audit_catches_a_forgery(home: Path, row: TaskRow, rule: str) -> None:
-    """Where a rule names tests itself, by its log, and where a script alone decides."""
+    """Cover rules that name tests, rules that parse a log, and rules with only a script's reward."""
     grade = await graded(LocalBackend(home), row, ANYTHING, rule=rule)
     assert (grade.verdict, grade.reward, grade.extra_runs) == (Verdict.TAMPERED, 0.0, 1)
     assert grade.counterfactual is CounterfactualOutcome.CAUGHT
@@ -86,7 +86,7 @@ async def test_audit_catches_a_forgery(home: Path, row: TaskRow, rule: str) -> N
     assert "!= expected" not in grade.detail
 
 
-async def test_each_run_of_a_grading_is_tried_again_after_infrastructure_failures(
+async def test_each_run_of_a_grading_is_retried_after_infrastructure_failures(
     home: Path, row: TaskRow
 ) -> None:
     backend = CountingBackend(home, failing=(1, 2, 4))
@@ -95,7 +95,7 @@ async def test_each_run_of_a_grading_is_tried_again_after_infrastructure_failure
     assert backend.opened == 5
 
 
-async def test_first_grading_proves_the_row_and_keeps_its_reference(home: Path, row: TaskRow) -> None:
+async def test_first_grading_proves_the_row_and_stores_its_reference(home: Path, row: TaskRow) -> None:
     backend, store = CountingBackend(home), MemoryStore()
     grade = await make_grader(backend, counterfactual="always", store=store).grade(row, FIX)
     assert grade.counterfactual is CounterfactualOutcome.CONFIRMED
@@ -109,7 +109,7 @@ async def test_skips_and_expected_failures_count_only_where_the_gold_patch_has_t
 ) -> None:
     excuse = in_call(f"import pytest; pytest.{mark}('later')\n")
     clamps = {test: TestOutcome(mark if mark == "xfail" else "skipped") for test in IDS if "clamp" in test}
-    known = reference_of(row, rule, outcomes=clamps if mark == "skip" else {})
-    grade = await graded(LocalBackend(home), row, excuse, rule=rule, mode="off", reference=known)
+    reference = reference_of(row, rule, outcomes=clamps if mark == "skip" else {})
+    grade = await graded(LocalBackend(home), row, excuse, rule=rule, mode="off", reference=reference)
     assert grade.verdict is (Verdict.PASSED if mark == "skip" else Verdict.FAILED)
     assert ("not under the gold patch" in grade.detail) is (mark == "xfail")

@@ -1,4 +1,4 @@
-"""Grading in real sandboxes: honest patches get their verdict, attempts to cheat never pass."""
+"""Grading in real sandboxes: verdicts, limits, test tools and infrastructure failures."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from tests.builders.dataset_builders import (
 
 
 async def test_sandboxes_do_not_compile_the_runner(home: Path, row: TaskRow) -> None:
-    """Sandboxes see the toolchain read-only, so its bytecode must be there and be valid."""
+    """Sandboxes mount the toolchain read-only, so it must contain valid bytecode."""
     command = f"PYTHONPATH={MOUNT} python3 -v -S -B -c 'import trainyard_guard, trainyard_recorder, pytest'"
     async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
-        said = (await box.exec(command, timeout_s=60, output_cap=1 << 20)).stderr.decode()
-    loaded = {name for name in re.findall(r"code object from '?([^'\n]+)'?", said) if MOUNT in name}
+        output = (await box.exec(command, timeout_s=60, output_cap=1 << 20)).stderr.decode()
+    loaded = {name for name in re.findall(r"code object from '?([^'\n]+)'?", output) if MOUNT in name}
     assert f"{MOUNT}/__pycache__/trainyard_guard" in "".join(loaded)
     assert [name for name in loaded if name.endswith(".py")] == []
 
@@ -69,9 +69,7 @@ async def test_failed_tests_are_named(
     assert detail in grade.detail
 
 
-async def test_a_conftest_that_cannot_be_imported_ends_the_run_with_that_reason(
-    home: Path, row: TaskRow
-) -> None:
+async def test_unimportable_conftest_fails_the_grading_with_a_reason(home: Path, row: TaskRow) -> None:
     files = {"tests/conftest.py": "import toy.numbers\n"}
     task = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
     grade = await make_grader(LocalBackend(home)).grade(task, patched("def clamp(:\n"))
@@ -87,7 +85,7 @@ async def test_a_conftest_that_cannot_be_imported_ends_the_run_with_that_reason(
         ("toy/numbers.py/x", True, Verdict.PATCH_FAILED),
     ],
 )
-async def test_what_stands_where_a_test_goes_is_no_infrastructure_failure(
+async def test_path_that_blocks_a_test_file_is_no_infrastructure_failure(
     home: Path, row: TaskRow, obstacle: str, solved: bool, verdict: Verdict
 ) -> None:
     files = {"toy/checks/check_clamp.py": "def test(): pass\n"}
@@ -98,9 +96,7 @@ async def test_what_stands_where_a_test_goes_is_no_infrastructure_failure(
     assert obstacle in grade.detail or verdict is Verdict.PATCH_FAILED
 
 
-async def test_a_test_file_that_the_image_does_not_take_is_an_infrastructure_failure(
-    home: Path, row: TaskRow
-) -> None:
+async def test_unplaceable_test_file_is_an_infrastructure_failure(home: Path, row: TaskRow) -> None:
     files = {"toy/numbers.py/check.py": ""}
     hidden = replace(row, answer=replace(row.answer, test_files=files, deterministic=False))
     grade = await make_grader(LocalBackend(home)).grade(hidden, new_file("notes.md", "x\n"))
@@ -120,8 +116,8 @@ except OSError:
 """
 
 
-async def test_a_full_disk_is_named_as_such(home: Path, row: TaskRow) -> None:
-    """The recorder finds no room for its report: that is no sign of tampering."""
+async def test_full_disk_is_reported_as_the_reason(home: Path, row: TaskRow) -> None:
+    """A recorder without disk space for its report is no sign of tampering."""
     grader = Grader(
         backend=LocalBackend(home),
         config=GradingConfig(),
@@ -136,10 +132,10 @@ async def test_a_full_disk_is_named_as_such(home: Path, row: TaskRow) -> None:
 async def test_a_small_patch_of_very_large_files_does_not_apply(
     home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it unpacks to is more than a sandbox is sent at once."""
+    """The unpacked files exceed the largest message to a sandbox."""
     monkeypatch.setattr(wire, "MAX_FRAME", 2 << 20)
     packed = zlib.compress(bytes(1 << 20), 9)
-    lines = [packed[at : at + 52] for at in range(0, len(packed), 52)]
+    lines = [packed[offset : offset + 52] for offset in range(0, len(packed), 52)]
     text = "".join(
         chr(ord("A") + len(line) - 1 if len(line) <= 26 else ord("a") + len(line) - 27)
         + base64.b85encode(line + b"\0" * (-len(line) % 4)).decode()
@@ -172,7 +168,7 @@ async def test_a_fix_that_also_edits_tests_keeps_only_the_fix(home: Path, row: T
     assert "passed" in grade.log
 
 
-async def test_hidden_tests_replace_the_images(home: Path, row: TaskRow) -> None:
+async def test_hidden_tests_replace_those_of_the_image(home: Path, row: TaskRow) -> None:
     hidden = {"tests/test_numbers.py": TEST_NUMBERS.replace("(11, 10)", "(11, 99)")}
     answer = TaskAnswer(
         gold_patch="",
@@ -185,7 +181,7 @@ async def test_hidden_tests_replace_the_images(home: Path, row: TaskRow) -> None
     assert "test_clamp[11-99] failed" in grade.detail
 
 
-async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
+async def test_outdated_test_tools_are_distinguished_from_a_damaged_report(
     home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(_payload: bytes) -> testrun.Record:
@@ -203,31 +199,29 @@ async def test_an_image_with_other_test_tools_is_told_from_a_damaged_report(
 
 @pytest.fixture
 def own_row(tmp_path: Path) -> TaskRow:
-    """Return the toy task in a data folder of its own: the test tools of others stay as they are."""
+    """Return the toy task in a separate data folder, whose test tools may be changed."""
     toolchain_or_skip(tmp_path)
     return broken_task(tmp_path, write_toy(tmp_path / "source"))
 
 
-async def test_images_made_by_an_earlier_version_get_the_test_tools_of_this_one(
-    tmp_path: Path, own_row: TaskRow
-) -> None:
+async def test_renewal_updates_the_test_tools_of_older_images(tmp_path: Path, own_row: TaskRow) -> None:
     home, row = tmp_path, own_row
     (driver,) = (home / "toolchain").glob("*/trainyard_driver.py")
-    ours = driver.read_bytes()
+    current = driver.read_bytes()
     driver.write_bytes(b"raise SystemExit('of another version')")
     backend = LocalBackend(home)
     spec = SandboxSpec(image=row.task.image, workdir=row.task.workdir, run_id="toy")
-    async with backend.open(spec) as early:
+    async with backend.open(spec) as before:
         renew_toolchains(home)
-        assert b"of another version" in await early.read_file(DRIVER)
-    async with backend.open(spec) as late:
-        assert await late.read_file(DRIVER) == ours
+        assert b"of another version" in await before.read_file(DRIVER)
+    async with backend.open(spec) as after:
+        assert await after.read_file(DRIVER) == current
     images = {path: path.stat().st_mtime_ns for path in (home / "images").glob("*/image.json")}
     renew_toolchains(home)
     assert images == {path: path.stat().st_mtime_ns for path in images}
 
 
-async def test_what_python_compiled_of_a_replaced_test_file_is_removed(home: Path, row: TaskRow) -> None:
+async def test_bytecode_of_replaced_test_files_is_removed(home: Path, row: TaskRow) -> None:
     spec = SandboxSpec(image=row.task.image, workdir=row.task.workdir, run_id="toy")
     stale = [
         "t/__pycache__/test_a b.cpython-311-pytest-9.1.0.pyc",
@@ -239,8 +233,8 @@ async def test_what_python_compiled_of_a_replaced_test_file_is_removed(home: Pat
         for path in (*stale, *others):
             await box.write_file(path, b"")
         await remove_bytecode(box, ["t/test_a b.py", "t/data.json", "absent/test_b.py"])
-        left = await box.exec("find . -name '*test_a*' | sort", timeout_s=60)
-    assert left.stdout.decode().split("\n")[:-1] == sorted(f"./{path}" for path in others)
+        result = await box.exec("find . -name '*test_a*' | sort", timeout_s=60)
+    assert result.stdout.decode().split("\n")[:-1] == sorted(f"./{path}" for path in others)
 
 
 async def test_a_task_without_required_tests_is_refused(home: Path, row: TaskRow) -> None:
@@ -249,7 +243,7 @@ async def test_a_task_without_required_tests_is_refused(home: Path, row: TaskRow
         await make_grader(LocalBackend(home)).grade(empty, "")
 
 
-async def test_a_report_beyond_all_limits_fails_the_patch(
+async def test_too_large_report_fails_the_patch(
     home: Path, row: TaskRow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(testrun, "REPORT_BYTES", 100_000)

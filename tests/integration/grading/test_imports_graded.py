@@ -1,4 +1,4 @@
-"""Rows of published formats on images of this machine: imported, then graded untouched and with the gold patch."""
+"""Rows of published formats, imported, then graded unpatched and with the gold patch."""
 # ruff: noqa: E501  (literal rows)
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ TESTS = {"FAIL_TO_PASS": F2P, "PASS_TO_PASS": P2P}
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with two images: ``local:broken``, the task's, and ``local:intact``; both are repositories."""
+    """Data folder with two repository images: ``local:broken`` for the task, and ``local:intact``."""
     folder = tmp_path_factory.mktemp("home")
     binds = {MOUNT: str(toolchain_or_skip(folder))}
     environment = {
@@ -93,7 +93,7 @@ def one_row(home: Path, form: str, row: dict[str, Any]) -> TaskRow:
 
 
 def relocated(home: Path, row: TaskRow, places: dict[str, str]) -> TaskRow:
-    """The row with other paths: local images have one writable folder, ``/testbed``, beside ``/tmp``."""
+    """Return the row with other paths: local images can write only to ``/testbed`` and ``/tmp``."""
     text = json.dumps(asdict(row))
     for old, new in places.items():
         text = text.replace(old, new)
@@ -108,7 +108,7 @@ async def verdicts(home: Path, row: TaskRow, *patches: str) -> list[Verdict]:
     return [grade.verdict for grade in grades]
 
 
-async def test_swe_rebench(home: Path) -> None:
+async def test_swe_rebench_row_fails_unpatched_and_passes_with_the_gold_patch(home: Path) -> None:
     row = rows.swe_rebench(
         base_commit=commit_of(home, "broken"), patch=GOLD, test_patch=TEST_PATCH, FAIL_TO_PASS=F2P, PASS_TO_PASS=P2P,
         docker_image="local:broken", install_config={"test_cmd": PYTEST, "log_parser": "parse_log_pytest"},
@@ -118,7 +118,7 @@ async def test_swe_rebench(home: Path) -> None:
     assert await verdicts(home, task, "", edited) == [Verdict.FAILED, Verdict.PASSED]
 
 
-async def test_r2e_gym(home: Path) -> None:
+async def test_r2e_gym_row_fails_unpatched_and_passes_with_the_gold_patch(home: Path) -> None:
     commit = rows.parsed_commit()
     commit["file_diffs"] = commit["file_diffs"][:1]
     code = commit["file_diffs"][0]
@@ -133,7 +133,7 @@ async def test_r2e_gym(home: Path) -> None:
     assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
 
 
-async def test_swe_smith(home: Path) -> None:
+async def test_swe_smith_row_fails_unpatched_and_passes_with_the_gold_patch(home: Path) -> None:
     bug = diff_texts("toy/numbers.py", NUMBERS, BROKEN_NUMBERS)
     failing = ["tests/test_numbers.py::test_clamp[11-10]", "tests/test_numbers.py::test_clamp[5-5]"]
     row = rows.swe_smith(patch=bug, image_name="local:intact", FAIL_TO_PASS=failing, PASS_TO_PASS=P2P)
@@ -142,7 +142,7 @@ async def test_swe_smith(home: Path) -> None:
     assert await verdicts(home, task, "", task.answer.gold_patch) == [Verdict.FAILED, Verdict.PASSED]
 
 
-async def test_swe_bench(home: Path) -> None:
+async def test_swe_bench_row_fails_unpatched_and_passes_with_the_gold_patch(home: Path) -> None:
     commit = commit_of(home, "broken")
     row = rows.swe_bench(
         repo="pytest-dev/pytest", version="5.2", base_commit=commit, image="local:broken", **PATCHED, **TESTS
@@ -159,7 +159,7 @@ json.dump({"tests": tests}, open(sys.argv[3], "w"))
 """
 
 
-async def test_swe_bench_pro(home: Path) -> None:
+async def test_swe_bench_pro_row_fails_unpatched_and_passes_with_the_gold_patch(home: Path) -> None:
     row = rows.swe_bench_pro(
         base_commit=commit_of(home, "broken"), image_name="local:broken", before_repo_set_cmd="",
         fail_to_pass=repr(F2P[:1]), pass_to_pass=repr(P2P), **PATCHED,
@@ -171,7 +171,7 @@ async def test_swe_bench_pro(home: Path) -> None:
     assert await verdicts(home, task, "", GOLD) == [Verdict.FAILED, Verdict.PASSED]
 
 
-async def test_harbor(home: Path) -> None:
+async def test_harbor_task_fails_unpatched_and_passes_with_the_gold_patch(home: Path) -> None:
     changes: dict[str, Any]
     toml = folders.HARBOR_TOML.replace("acme/clamp:1", "local:broken").replace('"/work"', '"/testbed"')
     script = (

@@ -1,4 +1,4 @@
-"""Tasks about the state of a system, graded in the sandbox in which the agent worked."""
+"""Tasks graded by the state of the system, in the agent's own sandbox."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def backend(home: Path) -> SandboxBackend:
     return LocalBackend(home)
 
 
-async def test_changes_outside_of_the_workdir_count(backend: SandboxBackend, row: TaskRow) -> None:
+async def test_changes_outside_of_the_workdir_affect_the_grade(backend: SandboxBackend, row: TaskRow) -> None:
     await assert_state_counts(backend, row)
 
 
-async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(
+async def test_fresh_sandbox_gets_only_the_patch_and_the_grade_reports_it(
     backend: SandboxBackend, row: TaskRow
 ) -> None:
     grade = await graded_after(environments(backend, own_box=False), row, SOLUTION)
@@ -62,7 +62,7 @@ async def test_a_fresh_sandbox_sees_the_patch_alone_and_the_grade_says_so(
     assert "graded from the patch in a fresh sandbox" in grade.detail
 
 
-async def test_path_in_the_way_of_a_test_is_the_agents_doing(home: Path, row: TaskRow) -> None:
+async def test_path_that_blocks_a_test_file_is_blamed_on_the_agent(home: Path, row: TaskRow) -> None:
     files = {**row.answer.test_files, "checks/test.sh": "exit 1\n"}
     blocked = replace(row, answer=replace(row.answer, test_files=files))
     grade = await graded_after(environments(LocalBackend(home)), blocked, "mkdir -p checks/test.sh/x")
@@ -76,7 +76,7 @@ SETTINGS = "printf '[pytest]\\naddopts = --collect-only\\n' > /tmp/pytest.ini"
 
 
 @pytest.mark.parametrize(("left", "verdict"), [(REWARD, Verdict.FAILED), (SETTINGS, Verdict.TAMPERED)])
-async def test_what_an_agent_leaves_does_not_pass(
+async def test_forged_rewards_and_pytest_settings_of_the_agent_do_not_pass(
     home: Path, row: TaskRow, left: str, verdict: Verdict
 ) -> None:
     grade = await graded_after(environments(LocalBackend(home)), row, left)
@@ -84,7 +84,7 @@ async def test_what_an_agent_leaves_does_not_pass(
 
 
 @pytest.mark.parametrize("obstacle", ["chmod 000 pyproject.toml", "mkfifo pipe; head -c 40M /dev/zero > big"])
-async def test_changes_that_are_no_patch_are_graded_all_the_same(
+async def test_changes_that_cannot_become_a_patch_are_still_graded(
     backend: SandboxBackend, row: TaskRow, obstacle: str
 ) -> None:
     scheduler = RolloutScheduler(
@@ -101,13 +101,13 @@ async def test_changes_that_are_no_patch_are_graded_all_the_same(
     assert trajectory.timings.grading > 0
 
 
-async def test_a_whole_run_grades_each_rollout_where_it_worked(home: Path, row: TaskRow) -> None:
-    """Two rollouts with scripted responses: one leaves the answer, one does not."""
+async def test_run_grades_each_rollout_in_its_own_sandbox(home: Path, row: TaskRow) -> None:
+    """Two rollouts with scripted responses: one writes the answer, the other does not."""
     save_dataset(home, "state", [row], {})
     stored = home / "stored.jsonl"
     with stored.open("w") as file:
         for index, command in enumerate((SOLUTION, "true")):
-            steps = [{"response": said} for said in (respond("execute_bash", cmd=command), SUBMIT)]
+            steps = [{"response": response} for response in (respond("execute_bash", cmd=command), SUBMIT)]
             file.write(json.dumps({"key": {"task_id": row.task.id, "index": index}, "steps": steps}) + "\n")
     config = RolloutRun(
         name="state",
@@ -120,16 +120,16 @@ async def test_a_whole_run_grades_each_rollout_where_it_worked(home: Path, row: 
     )
     with open_context(home, "state-run", config) as run:
         assert await asyncio.to_thread(execute, config, run) == 0
-    ended = [event for event in events(run.run_dir) if event["type"] == "trajectory_finished"]
-    found = {
+    finished = [event for event in events(run.run_dir) if event["type"] == "trajectory_finished"]
+    outcomes = {
         event["ref"]["index"]: (event["verdict"], event["reward"], event.get("counterfactual"))
-        for event in ended
+        for event in finished
     }
-    assert found == {0: ("passed", 1.0, "own_box"), 1: ("failed", 0.0, None)}
-    assert [event["patch"] for event in ended] == ["", ""]
+    assert outcomes == {0: ("passed", 1.0, "own_box"), 1: ("failed", 0.0, None)}
+    assert [event["patch"] for event in finished] == ["", ""]
 
 
-async def _validated(home: Path, name: str, row: TaskRow, **grading: bool) -> ValidationRecord:
+async def _validate(home: Path, name: str, row: TaskRow, **grading: bool) -> ValidationRecord:
     save_dataset(home, name, [row], {})
     settings = ValidateRun(
         name="validation",
@@ -145,13 +145,13 @@ async def _validated(home: Path, name: str, row: TaskRow, **grading: bool) -> Va
     return record
 
 
-async def test_validation_runs_the_solution_where_it_is_graded(home: Path, row: TaskRow) -> None:
-    record = await _validated(home, "state-valid", row)
+async def test_validation_runs_the_solution_in_the_graded_sandbox(home: Path, row: TaskRow) -> None:
+    record = await _validate(home, "state-valid", row)
     assert (record.status, record.reason) == (RowStatus.VALID, "")
     assert (record.gold.verdicts, record.noop.verdicts) == (["passed"], ["failed"])
     metadata = {**row.answer.metadata, "solution": f"echo 41 > {ANSWER}"}
     broken = replace(row, answer=replace(row.answer, metadata=metadata))
-    record = await _validated(home, "state-broken", broken)
+    record = await _validate(home, "state-broken", broken)
     assert record.status is RowStatus.GOLD_FAILS
     assert "the solution script ended with 1" in record.reason
 
@@ -159,18 +159,20 @@ async def test_validation_runs_the_solution_where_it_is_graded(home: Path, row: 
 async def test_validation_names_the_remedy_for_solutions_outside_of_the_workdir(
     home: Path, row: TaskRow
 ) -> None:
-    for name, other in (
+    for name, task_row in (
         ("state-unset", replace(row, answer=replace(row.answer, own_box=False))),
         ("state-off", row),
     ):
-        record = await _validated(home, name, other, own_box=False)
+        record = await _validate(home, name, task_row, own_box=False)
         assert record.status is RowStatus.GOLD_FAILS
         assert "changes nothing below /testbed" in record.reason
         assert 'environment_mode = "shared"' in record.reason
         assert "grading.own_box" in record.reason
 
 
-def test_without_counterfactual_runs_there_are_none_to_miss(home: Path, row: TaskRow) -> None:
+def test_own_box_grading_applies_only_to_own_box_tasks_and_uses_their_timeout(
+    home: Path, row: TaskRow
+) -> None:
     config = GradingConfig(counterfactual="off", evaluation_timeout_s=7.0)
     grader = Grader(backend=LocalBackend(home), config=config, sandbox=SandboxConfig(), run_id="r")
     grading = grader.own_box(row, evaluation=True)

@@ -1,4 +1,4 @@
-"""Predictions graded through the pool, reported as the official harness does; whole logs; fallbacks."""
+"""Predictions graded and reported in the official harnesses' formats; complete logs; setup patches."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def dataset(home: Path, row: TaskRow) -> str:
 
 @pytest.fixture
 def grade(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Return the command; it returns the counts that it prints, and its messages."""
+    """Return a function that runs the command and returns its printed counts and messages."""
 
     def command(*arguments: str) -> tuple[dict[str, Any], str]:
         folders = ["--home", str(home), "--dataset", "toy", "--output", str(tmp_path)]
@@ -52,10 +52,10 @@ def grade(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Com
 
 
 @pytest.mark.usefixtures("dataset")
-def test_predictions_become_reports_and_a_second_command_goes_on(
+def test_predictions_are_reported_and_a_second_command_resumes(
     home: Path, row: TaskRow, tmp_path: Path, grade: Command
 ) -> None:
-    rows = {kept.task.instance_id: kept for kept in load_dataset(home, "toy").rows}
+    rows = {stored_row.task.instance_id: stored_row for stored_row in load_dataset(home, "toy").rows}
     gold = row.answer.gold_patch
     patches = {
         "log": gold,
@@ -70,12 +70,12 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
         for name, patch in patches.items()
     ]
     file.write_text("\n".join(map(json.dumps, lines)))
-    counts, said = grade("--predictions", str(file), "--run-id", "r1")
-    assert counts, said
+    counts, messages = grade("--predictions", str(file), "--run-id", "r1")
+    assert counts, messages
     assert counts["verdicts"] == {"passed": 2, "patch_failed": 1, "tampered": 1}
     report = json.loads((tmp_path / "a__model.r1.json").read_text())
-    shown = ("resolved", "unresolved", "error", "empty_patch", "incomplete")
-    assert {name: report[f"{name}_ids"] for name in shown} == {
+    categories = ("resolved", "unresolved", "error", "empty_patch", "incomplete")
+    assert {name: report[f"{name}_ids"] for name in categories} == {
         "resolved": ["log", "solved"],
         "unresolved": ["cheats"],
         "error": ["unapplied"],
@@ -87,23 +87,25 @@ def test_predictions_become_reports_and_a_second_command_goes_on(
     fields = {"instance_id": "log", "FAIL_TO_PASS": list(row.answer.fail_to_pass)}
     fields |= {"PASS_TO_PASS": list(row.answer.pass_to_pass), "log_parser": "parse_log_pytest"}
     assert regrade(fields, (folder / "test_output.txt").read_text()) == stored
-    again, _ = grade("--predictions", str(file), "--run-id", "r1")
-    assert again["verdicts"] == {"known": 3, "patch_failed": 1}
-    assert again["resolved"] == counts["resolved"] == 2
+    resumed, _ = grade("--predictions", str(file), "--run-id", "r1")
+    assert resumed["verdicts"] == {"known": 3, "patch_failed": 1}
+    assert resumed["resolved"] == counts["resolved"] == 2
     assert (folder / "run_instance.log").read_text().startswith("passed: ")
     other_row = with_content_id(
         replace(rows["log"], answer=replace(rows["log"].answer, fail_to_pass=NOT_THERE))
     )
-    save_dataset(home, "toy", [*(kept for name, kept in rows.items() if name != "log"), other_row], {})
-    other, _ = grade("--predictions", str(file), "--run-id", "r1")
-    assert other["verdicts"] == {"known": 2, "patch_failed": 1, "failed": 1}, "the tests of the row changed"
+    save_dataset(
+        home, "toy", [*(stored_row for name, stored_row in rows.items() if name != "log"), other_row], {}
+    )
+    changed, _ = grade("--predictions", str(file), "--run-id", "r1")
+    assert changed["verdicts"] == {"known": 2, "patch_failed": 1, "failed": 1}, "the tests of the row changed"
     save_dataset(home, "toy", list(rows.values()), {"sources": []})
     file.write_text(json.dumps(lines[0] | {"model_patch": patches["cheats"]}))
-    other, _ = grade("--predictions", str(file), "--run-id", "r1")
-    assert other["verdicts"] == {"tampered": 1}, "a report of another patch counts for this one"
+    changed, _ = grade("--predictions", str(file), "--run-id", "r1")
+    assert changed["verdicts"] == {"tampered": 1}, "a report of another patch counts for this one"
 
 
-def test_predictions_of_multi_swe_become_its_reports(
+def test_multi_swe_predictions_are_reported_in_its_format(
     home: Path, row: TaskRow, tmp_path: Path, grade: Command
 ) -> None:
     log_row = under(row, "log")
@@ -116,8 +118,8 @@ def test_predictions_of_multi_swe_become_its_reports(
     fix = {"org": "acme", "repo": "toy", "number": "7", "fix_patch": row.answer.gold_patch}
     file = tmp_path / "predictions.jsonl"
     file.write_text(f"{{broken\n{json.dumps(fix)}\n{json.dumps({**fix, 'number': 8})}\n")
-    counts, said = grade("--predictions", str(file), "--dataset", "multi", "--run-id", "m")
-    assert counts, said
+    counts, messages = grade("--predictions", str(file), "--dataset", "multi", "--run-id", "m")
+    assert counts, messages
     assert (counts["resolved"], counts["rejected"]) == (1, 2)
     assert counts["first_rejects"][0].startswith("line 1: not JSON")
     assert counts["first_rejects"][1] == "line 3: the instance is not in the dataset: acme__toy-8"
@@ -130,15 +132,15 @@ def test_predictions_of_multi_swe_become_its_reports(
 
 
 @pytest.mark.usefixtures("dataset")
-def test_predictions_that_fit_nothing_are_refused(tmp_path: Path, grade: Command) -> None:
+def test_unknown_instances_and_settings_are_refused(tmp_path: Path, grade: Command) -> None:
     (tmp_path / "p.jsonl").write_text('{"instance_id": "nobody", "model_patch": "x"}')
-    counts, said = grade("--predictions", str(tmp_path / "p.jsonl"))
-    assert (counts, "not in the dataset: nobody" in said) == ({}, True)
-    _, said = grade("--predictions", "gold", "--set", "grading.timeout=3")
-    assert "grading.timeout: unknown setting" in said
+    counts, messages = grade("--predictions", str(tmp_path / "p.jsonl"))
+    assert (counts, "not in the dataset: nobody" in messages) == ({}, True)
+    _, messages = grade("--predictions", "gold", "--set", "grading.timeout=3")
+    assert "grading.timeout: unknown setting" in messages
 
 
-async def test_the_whole_log_is_kept(home: Path, row: TaskRow) -> None:
+async def test_complete_log_is_kept(home: Path, row: TaskRow) -> None:
     noisy = NUMBERS.replace(
         '"""Small',
         'import sys\nfor _ in range(40_000):\n    sys.__stderr__.write("noise %d\\n" % _)\n"""Small',
@@ -154,8 +156,8 @@ async def test_the_whole_log_is_kept(home: Path, row: TaskRow) -> None:
     assert whole.startswith(grade.log[:9_000])
 
 
-async def test_a_setup_patch_comes_first(home: Path, row: TaskRow) -> None:
-    """The image is intact, the setup patch is the bug, patches are relative to the buggy tree."""
+async def test_setup_patch_is_applied_before_the_prediction(home: Path, row: TaskRow) -> None:
+    """The setup patch adds a bug; predictions are relative to the tree with that bug."""
     worse = STILL_BROKEN.replace("return total / count", "return total")
     answer = replace(
         row.answer,

@@ -1,4 +1,4 @@
-"""Proofs of mutated tests in real sandboxes, and the references that are kept of them."""
+"""Proofs of mutated tests in real sandboxes, and their stored references."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_other_solutions_fail_a_proven_variant(home: Path, row: TaskRow, r
     assert not passed.intersection(reference.variants[0].must_fail)
 
 
-async def test_script_may_put_other_tests_back_after_its_end(home: Path, row: TaskRow) -> None:
+async def test_proof_supports_scripts_that_restore_the_test_files(home: Path, row: TaskRow) -> None:
     row = under(row, "log")
     new, more = f"{TESTS}::test_new", "\n\ndef test_new():\n    assert clamp(12, 0, 10) == 10\n"
     script = (
@@ -96,34 +96,36 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
     save_dataset(home, "shared", rows, {})
     backend = CountingBackend(home)
     store = FileReferences(dataset_path(home, "shared"))
-    said: list[int] = []
-    assert await make_references(rows, prover(backend), store, progress=said.append) == []
-    assert said == [0, 2]
+    reported: list[int] = []
+    assert await make_references(rows, prover(backend), store, progress=reported.append) == []
+    assert reported == [0, 2]
     assert backend.opened == 4, "one original run and one of each of three variants"
-    for one in rows:
-        reference = await store.load(one)
+    for task_row in rows:
+        reference = await store.load(task_row)
         assert reference is not None
-        assert [set(variant.must_fail) for variant in reference.variants] == [{*one.answer.fail_to_pass}] * 3
-    assert await make_references(rows, prover(backend), store, progress=said.append) == []
-    assert said == [0, 2, 2]
+        assert [set(variant.must_fail) for variant in reference.variants] == [
+            {*task_row.answer.fail_to_pass}
+        ] * 3
+    assert await make_references(rows, prover(backend), store, progress=reported.append) == []
+    assert reported == [0, 2, 2]
     assert backend.opened == 4, "what is known is not proven again"
 
 
 def split(row: TaskRow) -> Iterator[TaskRow]:
-    """Yield tasks on the same tree with a test of their own."""
+    """Yield two tasks on the same tree, each with its own required test."""
     for test in (row.answer.fail_to_pass[0], row.answer.pass_to_pass[0]):
         answer = replace(row.answer, fail_to_pass=(test,), pass_to_pass=())
-        one = with_content_id(replace(row, answer=answer))
-        yield replace(one, task=replace(one.task, instance_id=one.task.id))
+        task_row = with_content_id(replace(row, answer=answer))
+        yield replace(task_row, task=replace(task_row.task, instance_id=task_row.task.id))
 
 
-async def test_curated_tasks_have_references_from_the_start(tmp_path: Path) -> None:
+async def test_curation_stores_references_of_its_tasks(tmp_path: Path) -> None:
     folder = dataset_home(tmp_path)
     (name,) = (path.name for path in (folder / "datasets").iterdir())
     store = FileReferences(dataset_path(folder, name))
     rows = load_dataset(folder, name).rows
     assert rows
-    for one in rows:
-        reference = await store.load(one)
+    for row in rows:
+        reference = await store.load(row)
         assert reference is not None
-        assert set(reference.variants[0].must_fail) == set(one.answer.fail_to_pass)
+        assert set(reference.variants[0].must_fail) == set(row.answer.fail_to_pass)

@@ -1,4 +1,4 @@
-"""Validation of real rows in real sandboxes: right and wrong ones, lost, paused and stopped."""
+"""Validation of dataset rows in real sandboxes: statuses, retries, pauses and stops."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def quick(row: TaskRow, name: str, **fields: Any) -> TaskRow:
 
 
 def make_rows(row: TaskRow) -> list[TaskRow]:
-    """Return one row of each kind; their names say what validation must find."""
+    """Return one row of each kind, named after its expected status."""
     coins = tuple(f"tests/test_coins.py::test_coin[{number}]" for number in range(24))
     return [
         variant(row, "valid"),
@@ -95,7 +95,7 @@ def rows(home: Path, row: TaskRow) -> None:
 
 @dataclass(frozen=True)
 class Validated:
-    """A dataset of the rows that was validated as a whole, and what was reported meanwhile."""
+    """Validated dataset with its outcome and events."""
 
     name: str
     outcome: RunResult
@@ -121,22 +121,22 @@ def config(name: str, *, splits: Sequence[str] = (), parallel: int = 2, **settin
     )
 
 
-def found(home: Path, name: str) -> dict[str, ValidationRecord]:
+def records_by_name(home: Path, name: str) -> dict[str, ValidationRecord]:
     names = {row.task.id: row.task.instance_id for row in load_dataset(home, name).rows}
     records = read(dataset_path(home, name))
     return {names[record.task_id]: record for record in records if isinstance(record, ValidationRecord)}
 
 
-async def test_every_kind_of_row_is_told_apart(home: Path, validated: Validated) -> None:
+async def test_validation_assigns_each_kind_of_row_its_status(home: Path, validated: Validated) -> None:
     dataset = validated.name
-    told = [event["record"] for event in validated.events if event["type"] == "task_validated"]
+    reported = [event["record"] for event in validated.events if event["type"] == "task_validated"]
     progress = [event for event in validated.events if event["type"] == "run_progress"]
     assert validated.outcome.summary | {"seconds": 0} == {
         "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
         "quarantined": 8, "tests_value": 2, "tests_changed": 0, "tests_added": 0, "tests_without_mutant": 0,
         "seconds": 0,
     }  # fmt: skip
-    records = found(home, dataset)
+    records = records_by_name(home, dataset)
     assert {name: record.status for name, record in records.items()} == {
         name: RowStatus(name.partition("-")[0]) for name in records
     }
@@ -159,12 +159,12 @@ async def test_every_kind_of_row_is_told_apart(home: Path, validated: Validated)
     assert records["flaky"].num_flaky_tests == len(records["flaky"].flaky_tests) > 0
     assert all(test.startswith("tests/test_coins.py::") for test in records["flaky"].flaky_tests)
     assert "nowhere" in records["infra"].reason
-    assert {record["task_id"] for record in told} == {record.task_id for record in records.values()}
+    assert {record["task_id"] for record in reported} == {record.task_id for record in records.values()}
     assert (progress[-1]["done"], progress[-1]["total"]) == (11, 11)
 
 
 class Unlucky(LocalBackend):
-    """Every other sandbox does not start; counts how many are open at once."""
+    """Backend whose every other sandbox fails to start; it counts open sandboxes."""
 
     opened = live = most = 0
 
@@ -182,8 +182,8 @@ class Unlucky(LocalBackend):
             self.live -= 1
 
 
-async def test_lost_gradings_are_made_again_and_only_so_many_at_once(home: Path) -> None:
-    many(home, "unlucky", 4)
+async def test_lost_gradings_are_retried_within_the_parallel_limit(home: Path) -> None:
+    save_quick_rows(home, "unlucky", 4)
     settings = config("unlucky", repeats=1, parallel=2)
     backend = Unlucky(home)
     with open_context(home, "unlucky", settings) as run:
@@ -214,7 +214,7 @@ async def test_last_gold_repeat_is_the_original_run_of_the_proof(home: Path, row
     assert backend.opened == 2 + 2 + 3, "no changes, gold patch, variants"
 
 
-async def test_a_dataset_whose_sandboxes_do_not_start_fails_the_run_not_the_rows(home: Path) -> None:
+async def test_unstartable_sandboxes_fail_the_run_and_quarantine_no_rows(home: Path) -> None:
     settings = config("rows", splits=["heldout"], infra_retries=1)
     with open_context(home, "lost", settings) as run:
         outcome = await validate_dataset(settings, run)
@@ -225,7 +225,7 @@ async def test_a_dataset_whose_sandboxes_do_not_start_fails_the_run_not_the_rows
     assert "validation_infrastructure" in {alert["code"] for alert in alerts}
 
 
-def test_training_leaves_wrong_rows_out_and_says_so(home: Path, validated: Validated) -> None:
+def test_runs_exclude_quarantined_rows_and_report_their_number(home: Path, validated: Validated) -> None:
     dataset = "chosen"
     shutil.copytree(dataset_path(home, validated.name), dataset_path(home, dataset))
     sampling = toy_yard.sampling(OraclePolicyConfig())
@@ -233,9 +233,11 @@ def test_training_leaves_wrong_rows_out_and_says_so(home: Path, validated: Valid
     with open_context(home, f"{dataset}-r", sampling) as run:
         chosen = run_rows(sampling, run)
         [event] = [event for event in events(run.run_dir) if event["type"] == "tasks_selected"]
-        # What a person does while the run is on its way must not move the tasks under its feet.
+        # Later validation records must not change the tasks of a started run.
         wrong = [
-            found(home, dataset)[name].model_copy(update={"status": RowStatus.GOLD_FAILS, "id": f"x/{name}"})
+            records_by_name(home, dataset)[name].model_copy(
+                update={"status": RowStatus.GOLD_FAILS, "id": f"x/{name}"}
+            )
             for name in ("valid", "valid-script")
         ]
         append(dataset_path(home, dataset), wrong)
@@ -246,7 +248,7 @@ def test_training_leaves_wrong_rows_out_and_says_so(home: Path, validated: Valid
         run_rows(sampling, run)
 
 
-async def test_only_what_is_not_known_is_graded(home: Path, row: TaskRow) -> None:
+async def test_rows_setting_selects_unvalidated_or_suspect_rows(home: Path, row: TaskRow) -> None:
     rows = [quick(row, "valid"), quick(row, "noop", test_command="true"), quick(row, "no fix", gold_patch="")]
     rows.append(quick(row, "infra", image="local:nowhere", split="heldout"))
     save_dataset(home, "known", rows, {})
@@ -261,20 +263,20 @@ async def test_only_what_is_not_known_is_graded(home: Path, row: TaskRow) -> Non
         assert {key: outcome.summary[key] for key in summary} == summary
 
 
-def many(home: Path, name: str, count: int) -> list[TaskRow]:
+def save_quick_rows(home: Path, name: str, count: int) -> list[TaskRow]:
     row = load_dataset(home, "rows").rows[0]
     rows = [quick(row, f"row-{number}") for number in range(count)]
     save_dataset(home, name, rows, {})
     return rows
 
 
-async def test_it_pauses_between_rows_and_stops_at_once(home: Path) -> None:
-    many(home, "paused", 400)  # more than are validated before it stops
+async def test_validation_pauses_between_rows_and_stops_at_once(home: Path) -> None:
+    save_quick_rows(home, "paused", 400)  # more than are validated before the stop
     settings = config("paused", repeats=1)
     with open_context(home, "paused", settings) as run:
         run.control.set_desired("pause")
         work = asyncio.create_task(asyncio.to_thread(execute, settings, run))
-        await _until(lambda: _told(run, "run_paused"))
+        await _until(lambda: _has_event(run, "run_paused"))
         assert read(dataset_path(home, "paused")) == []
         run.control.set_desired("run")
         await _until(lambda: len(read(dataset_path(home, "paused"))) > 0)
@@ -285,7 +287,7 @@ async def test_it_pauses_between_rows_and_stops_at_once(home: Path) -> None:
     assert len(read(dataset_path(home, "paused"))) < 400
 
 
-def _told(run: RunContext, kind: str) -> bool:
+def _has_event(run: RunContext, kind: str) -> bool:
     return any(event["type"] == kind for event in events(run.run_dir))
 
 
@@ -296,7 +298,7 @@ async def _until(condition: Any) -> None:
         await asyncio.sleep(0.05)
 
 
-def test_tasks_without_tests_are_refused(home: Path) -> None:
+def test_validation_refuses_tasks_without_tests(home: Path) -> None:
     settings = config("lakes")
     row = load_dataset(home, "rows").rows[0]
     save_dataset(home, "lakes", [variant(row, "lake", grade_rule="goal")], {})
