@@ -1,4 +1,4 @@
-"""Runs that another program executes: token, events, end."""
+"""Runs of external trainers: tokens, events, end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ README = Path(__file__).parents[3] / "webapp" / "README.md"
 
 @pytest.fixture
 def run(settings: Any, tmp_path: Path) -> Run:
-    """A run that its workers have handed over."""
+    """Started run of an external trainer."""
     settings.TRAINYARD_HOME = tmp_path
     run = make_run(**{"launcher.backend": "external"})
     runs.start(run=run)
@@ -38,7 +38,7 @@ def run(settings: Any, tmp_path: Path) -> Run:
 
 
 def served(request: httpx.Request) -> httpx.Response:
-    """Answer as the web server does."""
+    """Forward a request to Django's test client."""
     credentials = {"Authorization": request.headers["Authorization"]}
     answer = Client(headers=credentials).post(
         request.url.path, request.content, content_type="application/x-ndjson"
@@ -51,7 +51,7 @@ def age(run: Run, **since: float) -> None:
     Run.objects.filter(pk=run.pk).update(heartbeat_at=past, state_changed_at=past)
 
 
-def test_the_example_of_the_readme_becomes_a_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_example_reports_a_whole_run(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(served)))
     issued = asdict(attempts.issue_token(run=run))
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)

@@ -1,4 +1,4 @@
-"""Ingest: exactly once, all or nothing, fenced, and equal to a replay of the log."""
+"""Ingest: exactly once, whole batches or nothing, refused input, and replay of the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.django_db
 
 
 def history() -> Stream:
-    """A small training run with everything in it."""
+    """Return the events of a small training run with every kind of record."""
     stream = Stream()
     stream.started(total=2)
     stream.evaluation(0)
@@ -44,7 +44,7 @@ def history() -> Stream:
     return stream
 
 
-def test_a_whole_run_becomes_rows() -> None:
+def test_all_events_of_a_run_are_stored_as_rows() -> None:
     run, claim = launched()
     stream = history()
     assert post(claim, stream) == ingest.Receipt(len(stream.lines), len(stream.lines), 0)
@@ -95,7 +95,7 @@ def test_replaying_any_part_changes_nothing() -> None:
     assert snapshot(run) == before
 
 
-def test_overlapping_batches_store_only_what_is_new() -> None:
+def test_overlapping_batches_store_only_new_events() -> None:
     run, claim = launched()
     stream = history()
     post(claim, stream, 0, 10)
@@ -103,7 +103,7 @@ def test_overlapping_batches_store_only_what_is_new() -> None:
     assert Event.objects.filter(run=run).count() == 15
 
 
-def test_a_gap_is_refused_and_says_what_must_come() -> None:
+def test_gap_is_refused_with_the_expected_sequence_number() -> None:
     run, claim = launched()
     stream = history()
     post(claim, stream, 0, 4)
@@ -162,7 +162,7 @@ def test_a_malformed_line_stores_nothing_of_its_batch() -> None:
         assert snapshot(run) == before, line
 
 
-def test_token_columns_that_do_not_fit_store_nothing() -> None:
+def test_token_columns_of_unequal_length_store_nothing() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -201,7 +201,7 @@ def test_jumping_seq_is_malformed() -> None:
 
 
 @pytest.mark.parametrize("nul", [False, True])
-def test_what_is_nested_too_deeply_is_refused(nul: bool) -> None:
+def test_too_deeply_nested_events_are_refused(nul: bool) -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -220,13 +220,13 @@ def test_a_repeated_step_of_a_live_trajectory_is_one_step() -> None:
     stream.started()
     stream.trajectory(ref(0, "a", 0), steps=2, finish=False)
     post(claim, stream)
-    again = Stream(first_seq=stream.next_seq)
-    again.step(ref(0, "a", 0), 1, thought="again")
-    post(claim, again)
+    repeated = Stream(first_seq=stream.next_seq)
+    repeated.step(ref(0, "a", 0), 1, thought="again")
+    post(claim, repeated)
     assert [step.thought for step in Step.objects.filter(trajectory__run=run)] == ["look at line 0", "again"]
 
 
-def test_live_steps_count_before_the_end() -> None:
+def test_steps_of_running_trajectories_are_counted() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -240,7 +240,7 @@ def test_live_steps_count_before_the_end() -> None:
     assert (trajectory.state, trajectory.num_steps, trajectory.thinking_tokens) == ("running", 3, 12)
 
 
-def test_trajectories_of_chat_policies_have_no_tokens_and_may_not_know_their_thinking() -> None:
+def test_chat_policy_trajectories_may_lack_tokens_and_thinking_counts() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -256,8 +256,8 @@ def test_trajectories_of_chat_policies_have_no_tokens_and_may_not_know_their_thi
     assert not hasattr(trajectory, "token_blob")
 
 
-def test_a_reward_without_a_verdict_is_no_failure_and_nan_is_no_reward() -> None:
-    """Other trainers may post rewards alone: whether such a rollout was solved is unknown."""
+def test_reward_without_verdict_is_ungraded_and_nan_reward_is_malformed() -> None:
+    """Other trainers may post rewards without verdicts, which leaves open whether a task was solved."""
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -281,7 +281,7 @@ def test_a_reward_without_a_verdict_is_no_failure_and_nan_is_no_reward() -> None
         post(claim, odd)
 
 
-def test_gzip_and_its_bombs() -> None:
+def test_gzip_bodies_are_accepted_and_gzip_bombs_refused() -> None:
     run, claim = launched()
     stream = history()
     bomb = gzip.compress(b" " * (ingest.MAX_BYTES + 1))
@@ -295,7 +295,7 @@ def test_gzip_and_its_bombs() -> None:
     assert Event.objects.filter(run=run).count() == len(stream.lines)
 
 
-def test_lines_and_unpacked_logs_of_a_batch_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_and_unpacked_logs_of_a_batch_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     run, claim = launched()
     with pytest.raises(ingest.TooLargeError, match="lines"):
         ingest.ingest(run_id=run.pk, token=claim.token, body=b"\n" * (ingest.MAX_LINES + 1))
@@ -334,28 +334,28 @@ def test_numbers_beyond_their_columns_are_malformed(type_: str, path: tuple[str,
     run, claim = launched()
     stream = history()
     events = [json.loads(line) for line in stream.lines]
-    place = next(i for i, event in enumerate(events) if event["type"] == type_)
+    index = next(i for i, event in enumerate(events) if event["type"] == type_)
     *parents, name = path
-    record = events[place]
+    record = events[index]
     for parent in parents:
         record = record[parent]
     record[name] = value
-    stream.lines[place] = json.dumps(events[place]).encode()
-    with pytest.raises(ingest.MalformedError, match=f"line {place + 1}: .*{name}"):
+    stream.lines[index] = json.dumps(events[index]).encode()
+    with pytest.raises(ingest.MalformedError, match=f"line {index + 1}: .*{name}"):
         post(claim, stream)
     assert not Event.objects.filter(run=run).exists()
 
 
 @pytest.mark.parametrize("number", ["1e400", "-1E+999", "9" * 400])
-def test_floats_beyond_all_are_malformed(number: str) -> None:
+def test_floats_beyond_double_precision_are_malformed(number: str) -> None:
     run, claim = launched()
     stream = history()
-    place = next(i for i, line in enumerate(stream.lines) if b'"step_finished"' in line)
-    line = stream.lines[place]
-    stream.lines[place] = line.removesuffix(b"}") + f', "tool_seconds": {number}}}'.encode()
-    with pytest.raises(ingest.MalformedError, match=f"line {place + 1}: "):
+    index = next(i for i, line in enumerate(stream.lines) if b'"step_finished"' in line)
+    line = stream.lines[index]
+    stream.lines[index] = line.removesuffix(b"}") + f', "tool_seconds": {number}}}'.encode()
+    with pytest.raises(ingest.MalformedError, match=f"line {index + 1}: "):
         post(claim, stream)
-    stream.lines[place] = line.removesuffix(b"}") + f', "error": "{number}"}}'.encode()
+    stream.lines[index] = line.removesuffix(b"}") + f', "error": "{number}"}}'.encode()
     post(claim, stream)
     assert Step.objects.filter(trajectory__run=run, error=number).exists()
 
@@ -365,7 +365,7 @@ def test_queries_do_not_grow_with_the_batch() -> None:
     for tasks in (10, 20):
         _, claim = launched()
         stream = Stream()
-        stream.started()  # removes what the attempt makes again, with a query for each table
+        stream.started()  # clears rows of earlier attempts, with a query for each table
         post(claim, stream)
         started = len(stream.lines)
         for task in range(tasks):
@@ -377,7 +377,7 @@ def test_queries_do_not_grow_with_the_batch() -> None:
     assert counts[0] <= 20
 
 
-def test_a_spool_is_ingested_offline_as_it_was_written(tmp_path: Any) -> None:
+def test_spool_is_ingested_offline_without_its_incomplete_line(tmp_path: Any) -> None:
     run, claim = launched()
     stream = history()
     post(claim, stream, 0, 10)

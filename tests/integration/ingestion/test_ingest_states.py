@@ -1,4 +1,4 @@
-"""Ingest follows the state machine: what is stored is removed only by an attempt that the server started."""
+"""Ingest by run state: fencing of attempts, and removal of rows that a new attempt repeats."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_older_attempt_is_fenced_and_an_unknown_one_refused() -> None:
     assert post(newer, current).acked_seq == 2
 
 
-def test_a_later_attempt_sends_what_an_earlier_one_left() -> None:
+def test_later_attempt_sends_the_remaining_events_of_the_earlier_one() -> None:
     run, claim = launched()
     first = Stream()
     first.started()
@@ -104,7 +104,7 @@ def test_a_second_start_of_an_attempt_removes_nothing() -> None:
     assert snapshot(run) == before
 
 
-def test_what_is_complete_is_not_changed_by_the_attempt_that_completed_it() -> None:
+def test_completed_records_cannot_be_changed_by_their_own_attempt() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -129,7 +129,7 @@ def test_what_is_complete_is_not_changed_by_the_attempt_that_completed_it() -> N
     assert {name for name in before if before[name] != after[name]} == {"run", "Event"}
 
 
-def test_a_dataset_that_only_the_event_names_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dataset_name_comes_from_the_config_and_not_from_the_event(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(projections, "send_on_commit", lambda *arguments: sent.append(arguments))
     run = runs.create(recipe="quickstart-dataset")
@@ -142,7 +142,7 @@ def test_a_dataset_that_only_the_event_names_is_not_read(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("state", ["succeeded", "failed", "stopped"])
-def test_a_finished_run_accepts_nothing(state: str) -> None:
+def test_finished_run_accepts_no_events(state: str) -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -154,9 +154,9 @@ def test_a_finished_run_accepts_nothing(state: str) -> None:
     more.trajectory(ref(0, "a", 0))
     later = Stream(epoch=2, first_seq=stream.next_seq)
     later.started()
-    for other in (more, later, stream):
+    for late_stream in (more, later, stream):
         with pytest.raises(ingest.RunOverError) as caught:
-            post(claim, other)
+            post(claim, late_stream)
         assert (caught.value.state, caught.value.acked_seq) == (state, len(stream.lines))
     with pytest.raises(ingest.RunOverError):
         heartbeats.beat(run_id=run.pk, token=claim.token, epoch=1, seq=99)
@@ -167,7 +167,7 @@ def test_a_finished_run_accepts_nothing(state: str) -> None:
             post(claim, later)
 
 
-def test_a_batch_that_was_let_in_before_the_run_ended_or_was_taken_over_stores_nothing() -> None:
+def test_batch_authenticated_before_the_run_ended_or_relaunched_stores_nothing() -> None:
     """The token is checked before the run's row is locked, and the run is checked again under the lock."""
     for end in (True, False):
         run, claim = launched()
@@ -186,7 +186,7 @@ def test_a_batch_that_was_let_in_before_the_run_ended_or_was_taken_over_stores_n
         assert snapshot(run) == before
 
 
-def test_an_event_is_stored_once_by_its_number_whatever_is_sent_again() -> None:
+def test_events_are_stored_once_by_sequence_number() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -212,7 +212,7 @@ def parsed_lines(stream: Stream) -> list[ingest.ParsedLine]:
     return ingest.parse_lines(stream.lines)
 
 
-def test_events_behind_the_end_of_a_run_store_nothing() -> None:
+def test_events_after_the_end_of_a_run_store_nothing() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -223,7 +223,7 @@ def test_events_behind_the_end_of_a_run_store_nothing() -> None:
     assert not Event.objects.filter(run=run).exists()
 
 
-def test_a_run_that_the_yard_ended_takes_its_last_events_from_its_spool_alone(tmp_path: Any) -> None:
+def test_run_ended_by_the_server_takes_its_last_events_only_from_its_spool(tmp_path: Any) -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -236,8 +236,8 @@ def test_a_run_that_the_yard_ended_takes_its_last_events_from_its_spool_alone(tm
     path = tmp_path / "events.jsonl"
     path.write_bytes(stream.body())
     assert ingest.ingest_spool(run_id=run.pk, path=path).accepted == len(stream.lines) - 1
-    found = dict(Trajectory.objects.filter(run=run).values_list("index", "termination"))
-    assert found == {0: "submitted", 1: "cancelled"}
+    terminations = dict(Trajectory.objects.filter(run=run).values_list("index", "termination"))
+    assert terminations == {0: "submitted", 1: "cancelled"}
     stream.add("run_finished", state="succeeded")
     path.write_bytes(stream.body())
     assert ingest.ingest_spool(run_id=run.pk, path=path).accepted == 1
@@ -249,14 +249,14 @@ def test_a_run_that_the_yard_ended_takes_its_last_events_from_its_spool_alone(tm
         ingest.ingest_spool(run_id=run.pk, path=path)
 
 
-def resumed(run: Run, claim: attempts.Claim, *, resumed_from: int | None, first_seq: int) -> None:
+def start_next_attempt(run: Run, claim: attempts.Claim, *, resumed_from: int | None, first_seq: int) -> None:
     newer = relaunched(run, claim)
     stream = Stream(epoch=newer.epoch, first_seq=first_seq)
     stream.started(resumed_from)
     post(newer, stream)
 
 
-def test_resuming_removes_what_will_be_made_again() -> None:
+def test_resuming_removes_rows_after_the_checkpoint() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -266,7 +266,7 @@ def test_resuming_removes_what_will_be_made_again() -> None:
         stream.evaluation(index + 1)
         stream.checkpoint(index + 1)
     post(claim, stream)
-    resumed(run, claim, resumed_from=2, first_seq=stream.next_seq)
+    start_next_attempt(run, claim, resumed_from=2, first_seq=stream.next_seq)
     assert [i.index for i in Iteration.objects.filter(run=run)] == [0, 1]
     assert [e.iteration for e in Evaluation.objects.filter(run=run)] == [0, 1, 2]
     keys = set(Trajectory.objects.filter(run=run).values_list("phase", "iteration"))
@@ -277,7 +277,7 @@ def test_resuming_removes_what_will_be_made_again() -> None:
     assert Event.objects.filter(run=run).count() == stream.next_seq
 
 
-def test_starting_over_removes_everything_but_the_log() -> None:
+def test_starting_over_removes_all_rows_but_the_events() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -285,7 +285,7 @@ def test_starting_over_removes_everything_but_the_log() -> None:
     stream.iteration(0)
     stream.checkpoint(1)
     post(claim, stream)
-    resumed(run, claim, resumed_from=None, first_seq=len(stream.lines) + 1)
+    start_next_attempt(run, claim, resumed_from=None, first_seq=len(stream.lines) + 1)
     for model in (Iteration, Evaluation, Group, Trajectory):
         assert not model.objects.filter(run=run).exists()
     assert not Step.objects.exists()
@@ -293,7 +293,7 @@ def test_starting_over_removes_everything_but_the_log() -> None:
     assert not TestResult.objects.exists()
 
 
-def test_a_start_by_a_later_attempt_replaces_a_trajectory_under_the_same_id() -> None:
+def test_later_attempt_restarts_a_trajectory_under_the_same_id() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -301,10 +301,10 @@ def test_a_start_by_a_later_attempt_replaces_a_trajectory_under_the_same_id() ->
     post(claim, stream)
     first = Trajectory.objects.get(run=run)
     newer = relaunched(run, claim)
-    again = Stream(epoch=2, first_seq=stream.next_seq)
-    again.started(resumed_from=1)
-    again.trajectory(ref(0, "a", 0), steps=1, reward=0.0, finish=False)
-    post(newer, again)
+    restarted = Stream(epoch=2, first_seq=stream.next_seq)
+    restarted.started(resumed_from=1)
+    restarted.trajectory(ref(0, "a", 0), steps=1, reward=0.0, finish=False)
+    post(newer, restarted)
     second = Trajectory.objects.get(run=run)
     assert second.pk == first.pk
     assert (second.state, second.reward, second.num_steps, second.verdict) == ("running", None, 1, "")
@@ -313,7 +313,7 @@ def test_a_start_by_a_later_attempt_replaces_a_trajectory_under_the_same_id() ->
     assert not TokenBlob.objects.filter(trajectory=second).exists()
 
 
-def test_a_rollout_that_is_tried_again_replaces_what_was_unfinished() -> None:
+def test_retried_rollout_replaces_its_unfinished_record() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -325,7 +325,7 @@ def test_a_rollout_that_is_tried_again_replaces_what_was_unfinished() -> None:
     assert Step.objects.filter(trajectory__run=run).count() == 1
 
 
-def test_the_first_terminal_record_stays() -> None:
+def test_first_terminal_record_of_a_trajectory_is_kept() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -349,7 +349,7 @@ def collecting(epoch: int = 1, first_seq: int = 1, kept: int = 0) -> Stream:
     return stream
 
 
-def test_an_attempt_that_keeps_rollouts_removes_only_what_was_unfinished() -> None:
+def test_attempt_that_keeps_rollouts_removes_only_unfinished_ones() -> None:
     run, claim = launched()
     stream = collecting()
     stream.add("iteration_started", iteration=0, policy_version=0, task_ids=["a", "b"])
@@ -360,8 +360,8 @@ def test_an_attempt_that_keeps_rollouts_removes_only_what_was_unfinished() -> No
     post(claim, stream)
     kept = Trajectory.objects.get(run=run, index=0, task_key="a")
     newer = relaunched(run, claim)
-    again = collecting(2, stream.next_seq, kept=1)
-    post(newer, again)
+    second = collecting(2, stream.next_seq, kept=1)
+    post(newer, second)
     assert Trajectory.objects.get(run=run) == kept
     assert Step.objects.filter(trajectory=kept).count() == Step.objects.count() == 2
     assert TestResult.objects.filter(trajectory=kept).exists()
@@ -370,27 +370,27 @@ def test_an_attempt_that_keeps_rollouts_removes_only_what_was_unfinished() -> No
     ]
     assert [i.index for i in Iteration.objects.filter(run=run)] == [0]
     assert not Alert.objects.filter(run=run, code="infrastructure_rate").exists()
-    again.trajectory(ref(0, "a", 1))
-    again.trajectory(ref(0, "b", 0), reward=0.0)
-    post(newer, again, 1)
+    second.trajectory(ref(0, "a", 1))
+    second.trajectory(ref(0, "b", 0), reward=0.0)
+    post(newer, second, 1)
     assert Trajectory.objects.filter(run=run, state="finished").count() == 3
 
 
 def test_replayed_steps_replace_those_of_the_killed_attempt() -> None:
     run, claim = launched()
-    stream, flying = collecting(), ref(0, "a", 0)
-    stream.trajectory(flying, steps=3, finish=False)
+    stream, key = collecting(), ref(0, "a", 0)
+    stream.trajectory(key, steps=3, finish=False)
     post(claim, stream)
     newer = relaunched(run, claim)
-    again = collecting(2, stream.next_seq)
-    again.add("trajectory_started", ref=flying, sandbox_id="s-2")
+    second = collecting(2, stream.next_seq)
+    second.add("trajectory_started", ref=key, sandbox_id="s-2")
     for index in range(4):
         sampled = {"tokens": "AAAA", "stopped": True}
-        again.step(flying, index, replayed=index < 3, sampled=sampled)
+        second.step(key, index, replayed=index < 3, sampled=sampled)
     difference = {"step": 1, "field": "observation", "recorded": "0.1s", "found": "0.2s", "is_minor": True}
     replay = {"recorded": 3, "replayed": 3, "differences": [difference]}
-    again.finished(flying, steps=4, replay=replay)
-    post(newer, again)
+    second.finished(key, steps=4, replay=replay)
+    post(newer, second)
     trajectory = Trajectory.objects.get(run=run)
     assert (trajectory.num_steps, trajectory.sandbox_id, trajectory.replay) == (4, "s-2", replay)
     assert sorted(Step.objects.values_list("index", flat=True)) == [0, 1, 2, 3]
@@ -400,7 +400,7 @@ def test_replayed_steps_replace_those_of_the_killed_attempt() -> None:
 
 
 @pytest.mark.parametrize("apart", [True, False])
-def test_a_rollout_that_was_lost_is_replaced_when_its_own_attempt_repeats_it(apart: bool) -> None:
+def test_lost_rollout_is_replaced_when_its_own_attempt_repeats_it(apart: bool) -> None:
     run, claim = launched()
     stream = collecting()
     stream.trajectory(ref(0, "a", 0), steps=3, reward=None, termination="env_error")
@@ -415,34 +415,39 @@ def test_a_rollout_that_was_lost_is_replaced_when_its_own_attempt_repeats_it(apa
         assert Trajectory.objects.get(run=run, task_key="a").pk == first.pk
     else:
         post(claim, stream)
-    found = Trajectory.objects.filter(run=run).order_by("task_key")
-    assert [(t.reward, t.num_steps, t.termination) for t in found] == [
+    trajectories = Trajectory.objects.filter(run=run).order_by("task_key")
+    assert [(t.reward, t.num_steps, t.termination) for t in trajectories] == [
         (1.0, 1, "submitted"),
         (0.0, 3, "submitted"),
     ]
-    assert [Step.objects.filter(trajectory=t).count() for t in found] == [1, 3]
+    assert [Step.objects.filter(trajectory=t).count() for t in trajectories] == [1, 3]
     assert Group.objects.get(run=run, task_key="a").num_solved == 1
 
 
-def test_the_record_of_a_rollout_that_was_closed_with_its_run_is_completed(tmp_path: Path) -> None:
+def test_spool_completes_the_record_of_a_rollout_cancelled_with_its_run(tmp_path: Path) -> None:
     run, claim = launched()
     stream = collecting()
     stream.trajectory(ref(0, "a", 0), steps=2, finish=False)
-    shipped = len(stream.lines)
+    num_posted = len(stream.lines)
     stream.step(ref(0, "a", 0), 2)
     stream.finished(ref(0, "a", 0), steps=3)
-    post(claim, stream, 0, shipped)
+    post(claim, stream, 0, num_posted)
     attempts.give_up(run_id=run.pk, epoch=claim.epoch, to=RunState.FAILED, reason="its process fell silent")
     assert Trajectory.objects.get(run=run).termination == "cancelled"
     path = tmp_path / "events.jsonl"
     path.write_bytes(stream.body())
     ingest.ingest_spool(run_id=run.pk, path=path)
-    found = Trajectory.objects.get(run=run)
-    assert (found.termination, found.num_steps, found.reward, found.error) == ("submitted", 3, 1.0, "")
-    assert Step.objects.filter(trajectory=found).count() == 3
+    trajectory = Trajectory.objects.get(run=run)
+    assert (trajectory.termination, trajectory.num_steps, trajectory.reward, trajectory.error) == (
+        "submitted",
+        3,
+        1.0,
+        "",
+    )
+    assert Step.objects.filter(trajectory=trajectory).count() == 3
 
 
-def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> None:
+def test_collection_state_is_stored_until_the_next_attempt_starts() -> None:
     run, claim = launched()
     stream = collecting()
     state = {
@@ -463,12 +468,12 @@ def test_the_state_of_a_collection_is_stored_until_the_next_attempt_begins() -> 
     assert (run.progress_follows, run.progress_seconds_left) == ("", None)
 
 
-def test_tasks_of_evaluations_may_be_of_another_dataset() -> None:
+def test_evaluation_tasks_may_come_from_another_dataset() -> None:
     other = Dataset.objects.create(name="other")
     run = make_run(**{"evaluation.dataset": "other"})
     trained = Dataset.objects.get(name="quickstart")
-    own = Task.objects.create(dataset=trained, key="a", instance_id="a", split="train")
-    evaluated = Task.objects.create(dataset=other, key="c", instance_id="c", split="heldout")
+    trained_task = Task.objects.create(dataset=trained, key="a", instance_id="a", split="train")
+    evaluated_task = Task.objects.create(dataset=other, key="c", instance_id="c", split="heldout")
     run, claim = launched(run)
     stream = Stream()
     stream.started()
@@ -476,23 +481,27 @@ def test_tasks_of_evaluations_may_be_of_another_dataset() -> None:
     stream.trajectory(ref(0, "c", 0, phase="eval:heldout"))
     stream.trajectory(ref(0, "a", 0, phase="eval:train"))
     post(claim, stream)
-    found = Trajectory.objects.filter(run=run).values_list("phase", "task")
-    assert set(found) == {("train", own.pk), ("eval:heldout", evaluated.pk), ("eval:train", own.pk)}
+    phases_and_tasks = Trajectory.objects.filter(run=run).values_list("phase", "task")
+    assert set(phases_and_tasks) == {
+        ("train", trained_task.pk),
+        ("eval:heldout", evaluated_task.pk),
+        ("eval:train", trained_task.pk),
+    }
 
 
-def test_the_dataset_of_evaluations_must_be_here() -> None:
+def test_start_requires_the_dataset_of_evaluations() -> None:
     run = make_run(**{"evaluation.dataset": "absent"})
     with pytest.raises(ConfigError, match=r"dataset 'absent' is not here.*evaluation\.dataset"):
         runs.start(run=run)
 
 
-def test_conversations_longer_than_the_model_allows_are_refused_before_the_start() -> None:
+def test_start_refuses_conversations_longer_than_the_model_allows() -> None:
     run = make_run(**{"agent.max_context": 4096})
     with pytest.raises(ConfigError, match=r"agent\.max_context.*'builtin:quickstart' .* at most 2048 tokens"):
         runs.start(run=run)
 
 
-def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finished() -> None:
+def test_groups_count_timed_out_and_cancelled_rollouts_separately() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -519,7 +528,7 @@ def test_groups_count_what_time_limits_ended_and_no_cancelled_sibling_as_finishe
         ("quickstart-evaluate", False, "keeps what it had finished"),
     ],
 )
-def test_a_lost_attempts_alert_says_what_the_next_one_goes_on_from(
+def test_alert_of_a_lost_attempt_reports_where_the_next_one_continues(
     recipe: str, saves: bool, expected: str
 ) -> None:
     Dataset.objects.get_or_create(name="quickstart")

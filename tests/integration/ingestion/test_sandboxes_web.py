@@ -1,4 +1,4 @@
-"""Leases and pools from events to rows: batches, attempts, ends, the reaper, ingest lag."""
+"""Rows of leases and pools: batches, attempts, ended runs, reaping, ingest lag."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def rows(run: Run) -> list[dict[str, Any]]:
     return [dict(row) for row in Sandbox.objects.filter(run=run).order_by("lease").values()]
 
 
-def life(stream: Stream) -> None:
-    """Leases on record before, while and after their sandboxes exist."""
+def add_leases(stream: Stream) -> None:
+    """Add leases before, during and after the add_leases of their sandboxes."""
     stream.add("sandboxes_changed", records=[lease(1, "leased"), lease(2, "leased")])
     stream.add("sandboxes_changed", records=[lease(1), lease(3, "leased")])
     stream.add("pool_status", **pool(live=1))
@@ -44,24 +44,24 @@ def life(stream: Stream) -> None:
 @pytest.mark.parametrize("size", [1, 2, 100])
 def test_rows_do_not_depend_on_how_events_are_batched(size: int) -> None:
     run, claim, stream = running()
-    life(stream)
+    add_leases(stream)
     for start in range(0, len(stream.lines), size):
         post(claim, stream, start, start + size)
-    post(claim, stream)  # a second time: nothing changes
-    found = rows(run)
-    assert [(row["lease"], row["state"], row["sandbox_id"]) for row in found] == [
+    post(claim, stream)  # repeated events change nothing
+    stored = rows(run)
+    assert [(row["lease"], row["state"], row["sandbox_id"]) for row in stored] == [
         ("ls-0001", "closed", "sb-1"), ("ls-0002", "failed", "sb-2"), ("ls-0003", "started", "sb-3"),
     ]  # fmt: skip
-    assert (found[1]["failure"], found[1]["reason"]) == ("died", "the node went away")
-    assert found[0]["ended_at"] - found[0]["started_at"] == timedelta(seconds=1)
+    assert (stored[1]["failure"], stored[1]["reason"]) == ("died", "the node went away")
+    assert stored[0]["ended_at"] - stored[0]["started_at"] == timedelta(seconds=1)
     newest = Pool.objects.get(run=run)
     assert (newest.live, newest.paused_reason, newest.nodes) == (5, "starts fail", {"node-a": 3, "node-b": 1})
     assert Event.objects.filter(run=run, type="pool_status").count() == 2
 
 
-def test_a_new_attempt_loses_what_the_one_before_held() -> None:
+def test_new_attempt_marks_open_sandboxes_of_the_previous_one_as_lost() -> None:
     run, claim, stream = running()
-    life(stream)
+    add_leases(stream)
     newer = relaunched(run, claim)
     stream.epoch = newer.epoch
     stream.started(resumed_from=0)
@@ -72,9 +72,9 @@ def test_a_new_attempt_loses_what_the_one_before_held() -> None:
 
 
 @pytest.mark.parametrize("how", ["event", "given up"])
-def test_an_ended_run_holds_nothing(how: str) -> None:
+def test_ended_run_has_no_open_sandboxes_and_an_empty_pool(how: str) -> None:
     run, claim, stream = running()
-    life(stream)
+    add_leases(stream)
     post(claim, stream)
     if how == "event":
         stream.add("run_finished", state="failed", reason="x")
@@ -82,29 +82,29 @@ def test_an_ended_run_holds_nothing(how: str) -> None:
     else:
         assert states.move(run_id=run.pk, to=RunState.FAILED, reason="its process was killed")
     assert [row["state"] for row in rows(run)] == ["closed", "failed", "lost"]
-    found = Pool.objects.get(run=run)
-    assert (found.wanted, found.live, found.idle, found.opened) == (0, 0, 0, 20)
+    stored_pool = Pool.objects.get(run=run)
+    assert (stored_pool.wanted, stored_pool.live, stored_pool.idle, stored_pool.opened) == (0, 0, 0, 20)
     assert reads.pools() == []
-    assert reads.pools(run.pk) == [found]
+    assert reads.pools(run.pk) == [stored_pool]
     assert reads.open_sandboxes() == ([], 0)
 
 
-def test_live_sandboxes_know_their_rollouts() -> None:
+def test_open_sandboxes_are_listed_with_their_rollouts() -> None:
     run, claim, stream = running()
     stream.add("sandboxes_changed", records=[lease(1), lease(2), lease(3, "closed"), lease(4, "leased")])
     stream.add("trajectory_started", ref=ref(0, "a", 2), sandbox_id="sb-1")
     stream.trajectory(ref(0, "a", 3))
     post(claim, stream)
-    found, total = reads.open_sandboxes(run.pk, limit=2)
+    listed, total = reads.open_sandboxes(run.pk, limit=2)
     assert total == 3
-    assert [(one.sandbox.lease, one.phase, one.task_key, one.index) for one in found] == [
+    assert [(entry.sandbox.lease, entry.phase, entry.task_key, entry.index) for entry in listed] == [
         ("ls-0001", "train", "a", 2), ("ls-0002", "", "", 0),
     ]  # fmt: skip
     failed, count = reads.failed_sandboxes(run.pk)
     assert (failed, count) == ([], 0)
 
 
-def test_history_is_in_order_over_runs() -> None:
+def test_pool_history_orders_points_of_several_runs_by_time() -> None:
     first, claim, stream = running()
     for live in (1, 2):
         stream.add("pool_status", **pool(live=live))
@@ -119,7 +119,7 @@ def test_history_is_in_order_over_runs() -> None:
     assert reads.pool_history([]) == []
 
 
-def test_what_another_trainer_posts_is_cut_to_the_columns() -> None:
+def test_oversized_lease_fields_are_cut_to_their_columns() -> None:
     run, claim, stream = running()
     stream.add("sandboxes_changed", records=[lease(1, name="n" * 999, node="x\x00y", failure="f" * 99)])
     post(claim, stream)
@@ -127,10 +127,10 @@ def test_what_another_trainer_posts_is_cut_to_the_columns() -> None:
     assert (len(row["name"]), row["node"], len(row["failure"])) == (200, "x\ufffdy", 32)
 
 
-def test_reaping_adds_up_by_backend() -> None:
-    found = [sandboxes.Reaped("local", 2, ""), sandboxes.Reaped("kubernetes", 1, "no answer"),
+def test_reaped_sandboxes_are_summed_by_backend() -> None:
+    reaped = [sandboxes.Reaped("local", 2, ""), sandboxes.Reaped("kubernetes", 1, "no answer"),
              sandboxes.Reaped("kubernetes", 4, "")]  # fmt: skip
-    sandboxes.record_reaping(found=found)
+    sandboxes.record_reaping(found=reaped)
     later = timezone.now() + timedelta(seconds=30)
     sandboxes.record_reaping(found=[sandboxes.Reaped("kubernetes", 0, "")], now=later)
     kubernetes, local = reads.reapers()
@@ -141,7 +141,7 @@ def test_reaping_adds_up_by_backend() -> None:
     assert kubernetes.last_removed_at < later
 
 
-def test_backends_of_runs_that_live_or_ended_today_are_reaped() -> None:
+def test_backends_of_live_and_recently_ended_runs_are_reaped() -> None:
     assert sandboxes.backend_settings(reads.configs_in_use()) == [{"backend": "local"}]
     run, _, _ = running()
     section = {"backend": "kubernetes", "max_live": 3, "kubernetes": {"namespace": "yard"}}
@@ -155,7 +155,7 @@ def test_backends_of_runs_that_live_or_ended_today_are_reaped() -> None:
     assert sandboxes.backend_settings(reads.configs_in_use()) == [{"backend": "local"}]
 
 
-def test_ingest_lag_is_what_the_engine_wrote_and_the_server_lacks() -> None:
+def test_ingest_lag_counts_written_events_that_the_server_lacks() -> None:
     run, claim, stream = running()
     post(claim, stream)
     heartbeats.beat(run_id=run.pk, token=claim.token, epoch=claim.epoch, seq=1)

@@ -1,4 +1,4 @@
-"""Tokens from the wire to the database: blocks and lists, hostile blocks, rows of earlier versions."""
+"""Stored tokens of trajectories: blocks and lists, invalid tokens, limits."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ HOSTILE: tuple[tuple[Any, str], ...] = (
 )
 
 
-def test_hostile_tokens_are_refused_whole() -> None:
+def test_invalid_tokens_are_refused_with_their_whole_batch() -> None:
     run, claim = launched()
     for tokens, message in HOSTILE:
         answer = engine_post(claim, finished(tokens).body().replace(b'"INF"', b"-1e999"))
@@ -98,7 +98,7 @@ def test_hostile_tokens_are_refused_whole() -> None:
     assert not Trajectory.objects.filter(run=run).exists()
 
 
-def test_the_tokens_of_a_batch_are_bounded_but_not_those_of_a_spool(
+def test_tokens_are_limited_in_batches_but_not_in_spools(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run, claim = launched()
