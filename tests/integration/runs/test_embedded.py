@@ -1,4 +1,4 @@
-"""The embedded servers ask for their passwords, and a data folder has one user at a time."""
+"""Embedded servers require their passwords, and a data folder has one supervisor at a time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_postgres_refuses_a_wrong_password(postgres_server: str) -> None:
         psycopg.connect(wrong)
 
 
-def test_a_busy_data_folder_is_named(tmp_path: Path) -> None:
+def test_postgres_refuses_a_data_folder_in_use(tmp_path: Path) -> None:
     server = EmbeddedPostgres(tmp_path / "pg", port=reserved_port(), password="x", durable=False)
     server.start()
     try:
@@ -44,7 +44,7 @@ def test_redis_needs_its_password(tmp_path: Path) -> None:
         server.stop()
 
 
-def test_secrets_are_made_once_and_private(tmp_path: Path) -> None:
+def test_secrets_are_created_once_and_are_private(tmp_path: Path) -> None:
     first = load_secrets(tmp_path)
     assert load_secrets(tmp_path) == first
     assert (tmp_path / "secrets.json").stat().st_mode & 0o077 == 0

@@ -28,7 +28,7 @@ SECRET = "correct-horse-battery-staple-4711"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset."""
+    """Data folder with the toy dataset."""
     return toy_yard.dataset_home(tmp_path_factory.mktemp("home"))
 
 
@@ -52,7 +52,7 @@ def written(tool: str, arguments: dict[str, Any], *, native: bool) -> Reply:
 
 
 def solving(home: Path, *, native: bool, look: str = "true") -> Callable[[dict[str, Any], int], Reply]:
-    """A model that looks, applies the task's gold patch and submits."""
+    """Return a scripted model that looks around, applies the task's gold patch and submits."""
     rows = load_dataset(home, toy_yard.DATASET).split("train")
 
     def script(body: dict[str, Any], _number: int) -> Reply:
@@ -90,31 +90,33 @@ def test_an_endpoint_solves_tasks_in_sandboxes(home: Path, native: bool, stream:
     assert {"tools" in body for body in server.requests} == {native}
     assert check["model"] == "coder"
     if native:
-        last = max(requests, key=lambda body: len(body["messages"]))
-        assert [message["role"] for message in last["messages"][2:]] == ["assistant", "tool"] * 2
-        assert {message["tool_call_id"] for message in last["messages"] if message["role"] == "tool"} == {
-            message["tool_calls"][0]["id"] for message in last["messages"] if message.get("tool_calls")
+        longest = max(requests, key=lambda body: len(body["messages"]))
+        assert [message["role"] for message in longest["messages"][2:]] == ["assistant", "tool"] * 2
+        assert {message["tool_call_id"] for message in longest["messages"] if message["role"] == "tool"} == {
+            message["tool_calls"][0]["id"] for message in longest["messages"] if message.get("tool_calls")
         }
 
 
 def environments_of(session: int) -> list[str]:
-    """What the kernel shows of the environment of each process in a session."""
-    found = []
+    """Return the environment of each process in a session, as shown by the kernel."""
+    environments = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
             if os.getsid(process.pid) == session:
-                found.append(Path(f"/proc/{process.pid}/environ").read_text(errors="replace"))
-    return found
+                environments.append(Path(f"/proc/{process.pid}/environ").read_text(errors="replace"))
+    return environments
 
 
-def test_no_process_has_a_key_and_nothing_records_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_key_is_in_no_process_environment_and_in_no_record(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     look = "env; cat /proc/*/environ | tr '\\0' '\\n'; echo end of look"
     solve = solving(home, native=True, look=look)
     sessions: list[int] = []
-    shown: list[list[str]] = []
+    snapshots: list[list[str]] = []
 
     def script(body: dict[str, Any], number: int) -> Reply:
-        shown.append(environments_of(sessions[0]))
+        snapshots.append(environments_of(sessions[0]))
         return solve(body, number)
 
     with openai_server(script) as server:
@@ -124,13 +126,13 @@ def test_no_process_has_a_key_and_nothing_records_it(home: Path, monkeypatch: py
         with engine_process(run_dir, secrets) as process:
             sessions.append(process.pid)
             assert process.wait(timeout=400) == 0
-    assert len(shown) == 7
-    assert all(any("PATH=" in environment for environment in processes) for processes in shown)
-    assert SECRET not in str(shown)
+    assert len(snapshots) == 7
+    assert all(any("PATH=" in environment for environment in processes) for processes in snapshots)
+    assert SECRET not in str(snapshots)
     assert {headers["authorization"] for headers in server.headers} == {f"Bearer {SECRET}"}
-    looks = [step["observation"] for step in of_type(run_dir, "step_finished") if step["index"] == 0]
-    assert len(looks) == 2
-    assert all("PATH=" in text and "end of look" in text for text in looks)
+    observations = [step["observation"] for step in of_type(run_dir, "step_finished") if step["index"] == 0]
+    assert len(observations) == 2
+    assert all("PATH=" in text and "end of look" in text for text in observations)
     recorded = "".join(path.read_text(errors="replace") for path in run_dir.rglob("*") if path.is_file())
     for forbidden in (SECRET, KEY):
         assert forbidden not in recorded
@@ -158,10 +160,10 @@ def test_the_spend_limit_stops_the_run_with_its_reason(home: Path) -> None:
     assert last["state"] == "stopped"
     assert "of policy.spend_limit $0.15" in last["reason"]
     assert last["summary"]["stopped_by"] == "spend_limit"
-    assert len(server.requests) <= 1 + 2 + 2  # the check, two at 0.105 each, and what was in flight
+    assert len(server.requests) <= 1 + 2 + 2  # the check, two at 0.105 each, and two in flight
 
 
-def test_wrong_calls_are_told_to_the_model_and_a_full_context_ends_the_rollout(home: Path) -> None:
+def test_wrong_calls_are_reported_to_the_model_and_full_context_ends_a_rollout(home: Path) -> None:
     solve = solving(home, native=True)
     full = Reply(status=400, error={"code": "context_length_exceeded", "message": "too long"})
 
@@ -186,14 +188,14 @@ def test_wrong_calls_are_told_to_the_model_and_a_full_context_ends_the_rollout(h
     assert [(event["termination"], event["num_steps"]) for event in finished] == [("max_context", 2)] * 2
 
 
-def changed(config: RolloutRun, section: str, **settings: Any) -> RolloutRun:
+def with_settings(config: RolloutRun, section: str, **settings: Any) -> RolloutRun:
     return config.model_copy(update={section: getattr(config, section).model_copy(update=settings)})
 
 
-def test_a_run_whose_calls_cannot_be_read_fails_early_with_the_setting(home: Path) -> None:
+def test_unreadable_calls_fail_the_run_early_and_name_the_setting(home: Path) -> None:
     bare = Reply(content='I look.\n{"name": "execute_bash", "arguments": {"cmd": "ls"}}')
     with openai_server([bare]) as server:
-        config = changed(run_of(server, native=False), "collection", early_stop=2)
+        config = with_settings(run_of(server, native=False), "collection", early_stop=2)
         with open_context(home, "unreadable", config) as run:
             assert execute(config, run) == 1
     (last,) = of_type(run.run_dir, "run_finished")
@@ -201,14 +203,14 @@ def test_a_run_whose_calls_cannot_be_read_fails_early_with_the_setting(home: Pat
     assert "agent.tool_format is 'xml'" in last["reason"]
 
 
-def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:
-    """No server, no configuration file: a recipe, an address, and the key in the environment."""
+def test_command_line_run_samples_an_endpoint(tmp_path: Path) -> None:
+    """Without server and configuration file: a recipe, an address, and the key in the environment."""
 
-    def walks(body: dict[str, Any], _number: int) -> Reply:
-        way = "right" if len(body["messages"]) % 4 < 2 else "down"
-        return Reply(content=f"I go.\nmove {way}")
+    def walk(body: dict[str, Any], _number: int) -> Reply:
+        direction = "right" if len(body["messages"]) % 4 < 2 else "down"
+        return Reply(content=f"I go.\nmove {direction}")
 
-    with openai_server(walks) as server:
+    with openai_server(walk) as server:
         settings = {
             "policy.type": "endpoint",
             "policy.endpoint": server.url,
@@ -219,11 +221,11 @@ def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:
         }
         flags = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
         command = [sys.executable, "-m", "engine.run", "--recipe", "frozenlake-evaluate"]
-        done = subprocess.run(
+        completed = subprocess.run(
             [*command, "--home", str(tmp_path), *flags],
             capture_output=True, text=True, timeout=400, env={**os.environ, KEY: SECRET},
         )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        assert completed.returncode == 0, completed.stderr
     assert {headers["authorization"] for headers in server.headers} == {f"Bearer {SECRET}"}
     (run_dir,) = (tmp_path / "runs").iterdir()
     finished = of_type(run_dir, "trajectory_finished")
@@ -231,4 +233,4 @@ def test_an_endpoint_from_the_command_line(tmp_path: Path) -> None:
     assert not {event["termination"] for event in finished} & {"model_error", "env_error"}
     assert all(step["tool"] == "move" for step in of_type(run_dir, "step_finished"))
     recorded = "".join(path.read_text(errors="replace") for path in run_dir.rglob("*") if path.is_file())
-    assert SECRET not in recorded + done.stdout + done.stderr
+    assert SECRET not in recorded + completed.stdout + completed.stderr

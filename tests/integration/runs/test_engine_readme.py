@@ -14,16 +14,16 @@ from tests.integration.toy_yard import DATASET, dataset_home
 README = Path(__file__).parents[3] / "engine" / "README.md"
 
 
-async def test_the_examples_of_the_library_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_engine_readme_examples_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     home = dataset_home(tmp_path / "home")
     (home / "datasets" / DATASET).rename(home / "datasets" / "quickstart")
     examples = "\n".join(re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL))
     examples = examples.replace('Path(".trainyard").resolve()', "HOME")
-    found: dict[str, Any] = {"HOME": home}
+    namespace: dict[str, Any] = {"HOME": home}
     code = compile(examples, str(README), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    running: Awaitable[None] = eval(code, found)
+    running: Awaitable[None] = eval(code, namespace)
     await running
-    group: Group = found["group"]
+    group: Group = namespace["group"]
     assert group.trajectories[0].reward == 1.0
     assert "submitted passed 1.0" in capsys.readouterr().out
-    assert found["outcome"].state == "succeeded"
+    assert namespace["outcome"].state == "succeeded"

@@ -23,11 +23,11 @@ _PATIENCE_S = 400.0
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset."""
+    """Data folder with the toy dataset."""
     return toy_yard.dataset_home(tmp_path_factory.mktemp("home"))
 
 
-def test_curation_is_told_as_events(home: Path) -> None:
+def test_curation_reports_progress_and_result_as_events(home: Path) -> None:
     run_dir = home / "runs" / "curate"
     assert of_type(run_dir, "run_progress")
     assert of_type(run_dir, "run_finished")[0]["summary"]["tasks_train"] == 2
@@ -36,10 +36,8 @@ def test_curation_is_told_as_events(home: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "rate"), [(OraclePolicyConfig(), 1.0), (NoopPolicyConfig(), 0.0)], ids=["oracle", "noop"]
 )
-def test_the_oracle_solves_what_doing_nothing_does_not(
-    home: Path, tmp_path: Path, policy: Any, rate: float
-) -> None:
-    """In a data folder that was moved."""
+def test_oracle_solves_every_task_and_noop_none(home: Path, tmp_path: Path, policy: Any, rate: float) -> None:
+    """Run in a data folder that was moved."""
     moved = tmp_path / "moved"
     shutil.copytree(home, moved, symlinks=True)
     config = toy_yard.sampling(policy)
@@ -53,11 +51,11 @@ def test_the_oracle_solves_what_doing_nothing_does_not(
     metrics = of_type(run.run_dir, "iteration_finished")[0]["metrics"]
     assert metrics["infra/rate"] == 0
     assert "machine/load" in metrics
-    assert_told_about_sandboxes(run.run_dir, rollouts=2)
+    assert_sandboxes_are_reported(run.run_dir, rollouts=2)
 
 
 def test_a_run_fails_when_infrastructure_loses_every_rollout(home: Path, tmp_path: Path) -> None:
-    """Not one graded rollout is no solve rate of 0."""
+    """A run without graded rollouts has no solve rate, rather than one of 0."""
     broken = tmp_path / "broken"
     shutil.copytree(home, broken, symlinks=True, ignore=shutil.ignore_patterns("toolchain"))
     config = toy_yard.sampling(OraclePolicyConfig())
@@ -70,8 +68,8 @@ def test_a_run_fails_when_infrastructure_loses_every_rollout(home: Path, tmp_pat
     assert "is missing" in last["reason"]
 
 
-def assert_told_about_sandboxes(run_dir: Path, *, rollouts: int) -> None:
-    """Every lease ended before the run did, and the clocks saw each of them."""
+def assert_sandboxes_are_reported(run_dir: Path, *, rollouts: int) -> None:
+    """Assert that every lease ended before the run and is counted in the histograms."""
     types = [event["type"] for event in events(run_dir)]
     assert types[-1] == "run_finished"
     assert max(i for i, name in enumerate(types) if name == "pool_status") > max(
@@ -81,7 +79,7 @@ def assert_told_about_sandboxes(run_dir: Path, *, rollouts: int) -> None:
     for event in of_type(run_dir, "sandboxes_changed"):
         for record in event["records"]:
             states.setdefault(record["lease"], []).append(record["state"])
-    assert all(found[0] == "leased" and found[-1] == "closed" for found in states.values())
+    assert all(history[0] == "leased" and history[-1] == "closed" for history in states.values())
     last = of_type(run_dir, "pool_status")[-1]
     assert (last["wanted"], last["opened"], last["failures"], last["blocked"]) == (0, len(states), {}, {})
     counted = {name: sum(clock["counts"]) for name, clock in last["clocks"].items()}
@@ -93,7 +91,7 @@ def assert_told_about_sandboxes(run_dir: Path, *, rollouts: int) -> None:
     assert all(0 < event["start_seconds"] <= event["sandbox_seconds"] for event in finished)
 
 
-def test_sigterm_stops_in_order(home: Path) -> None:
+def test_sigterm_stops_the_run_and_ends_its_rollouts(home: Path) -> None:
     config = toy_yard.sampling(OraclePolicyConfig())
     endless = config.model_copy(update={"rollout": RolloutConfig(group_size=1000, max_concurrent=4)})
     run_dir = make_run_dir(home, "stopped", endless)
@@ -113,10 +111,10 @@ def test_sigterm_stops_in_order(home: Path) -> None:
     [(2, [], 3), (1, [Answer(422, {"detail": "no such field", "line": 1})], 1)],
     ids=["fenced", "refused"],
 )
-def test_an_attempt_that_the_server_does_not_accept_ends_without_an_event(
+def test_attempt_refused_by_the_server_ends_without_sending_events(
     home: Path, epoch: int, faults: list[Answer | None], code: int
 ) -> None:
-    """A fenced one writes no end; a refused event fails the run, which says so on disk."""
+    """A fenced attempt records no end; a refused event fails the run and is recorded on disk."""
     with ingest_server() as server:
         config = toy_yard.sampling(OraclePolicyConfig())
         run_dir = make_run_dir(home, f"not-accepted-{code}", config, ingest_url=server.url)
@@ -132,7 +130,7 @@ def test_an_attempt_that_the_server_does_not_accept_ends_without_an_event(
     assert "no such field" in failure["reason"]
 
 
-def test_events_reach_a_server_that_comes_late_without_the_secrets_that_commands_print(
+def test_events_reach_a_late_server_without_secrets_printed_by_commands(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known, token = "planted-secret-value", "secret.1"
@@ -160,7 +158,7 @@ def test_events_reach_a_server_that_comes_late_without_the_secrets_that_commands
         assert secret not in written
 
 
-def test_no_secret_of_an_error_is_recorded(
+def test_secrets_in_errors_are_not_recorded(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PLANTED_API_KEY", "planted-secret-value")

@@ -1,4 +1,4 @@
-"""Redis away: runs are started later, and no event is lost."""
+"""Without Redis, runs are started later, and no event is lost."""
 
 from __future__ import annotations
 

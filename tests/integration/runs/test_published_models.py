@@ -1,4 +1,4 @@
-"""Runs of a published architecture: it is sampled, and bad models are refused before any sandbox starts."""
+"""Runs of a published architecture: sampling, and refusal of damaged models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _FAMILY = "gpt_oss"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset and a tiny random model."""
+    """Data folder with the toy dataset and a tiny random model."""
     home = toy_yard.dataset_home(tmp_path_factory.mktemp("home"))
     write_tiny(
         home / "policies" / _FAMILY,
@@ -35,7 +35,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def training(home: Path, **settings: Any) -> TrainRun:
-    """Four iterations that learn from the tokens' entropy: a random model solves nothing."""
+    """Return a run of four iterations; entropy trains the random model, which solves nothing."""
     data = toy_yard.training(home, iterations=4, minibatches=1, keep_checkpoints=1).model_dump(mode="json")
     data["policy"] |= {"checkpoint": str(home / "policies" / _FAMILY), "max_batch": 1}
     data["agent"] |= {"max_context": 1024, "max_response": 24, "max_steps": 2}
@@ -52,7 +52,7 @@ def perform(home: Path, name: str, config: AnyRun) -> tuple[int, Path]:
         return execute(config, run), run.run_dir
 
 
-def test_a_bad_model_is_named_before_any_sandbox_starts(home: Path, tmp_path: Path) -> None:
+def test_damaged_model_is_named_before_any_sandbox_starts(home: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shutil.copytree(home / "policies" / _FAMILY, folder)
     weights = folder / "model.safetensors"
@@ -66,7 +66,7 @@ def test_a_bad_model_is_named_before_any_sandbox_starts(home: Path, tmp_path: Pa
     assert not of_type(run_dir, "sandboxes_changed")
 
 
-def test_an_evaluation_samples_it_too(home: Path) -> None:
+def test_evaluation_samples_a_published_architecture(home: Path) -> None:
     settings = training(home)
     config = EvaluateRun(
         name="sampled",

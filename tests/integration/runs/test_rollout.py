@@ -1,4 +1,4 @@
-"""Rollouts in real sandboxes: the tools, the oracle, cancellation, all through the scheduler."""
+"""Scheduled rollouts in real sandboxes: scripted policies, tools, cancellation."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class SandboxGrader:
-    """Applies the patch to a fresh sandbox and runs the changed code there."""
+    """Grader that applies the patch to a fresh sandbox and runs the changed code there."""
 
     def __init__(self, backend: SandboxPool) -> None:
         self.backend = backend
@@ -121,19 +121,19 @@ async def collect(built: RolloutScheduler, row: TaskRow, size: int = 1) -> Group
     return group
 
 
-async def test_oracle_and_noop_and_replay(home: Path, tmp_path: Path) -> None:
+async def test_oracle_solves_noop_fails_and_replay_reproduces_a_rollout(home: Path, tmp_path: Path) -> None:
     row = make_row(patch=PATCH)
     group = await collect(scheduler(home, in_bytes(OraclePolicy()), snippet_lines=4), row, size=2)
     for trajectory in group.trajectories:
         assert (trajectory.error, trajectory.reward) == ("", 1.0)
         assert "old mode" not in trajectory.patch
-        changed = [line for line in PATCH.split("\n") if line[:1] in "+-" and line[:3] not in ("+++", "---")]
-        made = [
+        expected = [line for line in PATCH.split("\n") if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+        produced = [
             line
             for line in trajectory.patch.split("\n")
             if line[:1] in "+-" and line[:3] not in ("+++", "---")
         ]
-        assert [line for line in made if line] == [line for line in changed if line]
+        assert [line for line in produced if line] == [line for line in expected if line]
     stored = tmp_path / "stored.jsonl"
     write_trajectories(stored, group.trajectories)
     replay = in_bytes(ReplayPolicy.from_file(stored))
@@ -145,7 +145,7 @@ async def test_oracle_and_noop_and_replay(home: Path, tmp_path: Path) -> None:
     assert (idle.patch, idle.reward, idle.termination) == ("", 0.0, TerminationReason.SUBMITTED)
 
 
-async def test_every_tool_in_a_real_sandbox(home: Path) -> None:
+async def test_every_tool_works_in_a_real_sandbox(home: Path) -> None:
     turns = [
         respond("file_editor", command="view", path="/testbed"),
         respond("search", search_term="return a"),
@@ -159,13 +159,13 @@ async def test_every_tool_in_a_real_sandbox(home: Path) -> None:
     ]
     group = await collect(scheduler(home, TextPolicy(turns), command_timeout_s=4.0), make_row())
     (trajectory,) = group.trajectories
-    seen = [step.observation for step in trajectory.steps]
-    assert seen[0].split("\n")[:3] == ["bin/", "bin/tool", "pkg/"]
-    assert seen[1] == "/testbed/pkg/m.py: 1"
-    assert seen[2] == "Exit code: 3\nout\nerr\n/testbed/pkg\n"
-    assert seen[3].startswith("Exit code: none, the command was stopped after 4 s")
-    assert "begun" in seen[3]
-    assert seen[4:6] == ["ok", "ok"]
+    observations = [step.observation for step in trajectory.steps]
+    assert observations[0].split("\n")[:3] == ["bin/", "bin/tool", "pkg/"]
+    assert observations[1] == "/testbed/pkg/m.py: 1"
+    assert observations[2] == "Exit code: 3\nout\nerr\n/testbed/pkg\n"
+    assert observations[3].startswith("Exit code: none, the command was stopped after 4 s")
+    assert "begun" in observations[3]
+    assert observations[4:6] == ["ok", "ok"]
     assert trajectory.steps[6].error
     assert trajectory.patch.count("diff --git") == 1
     assert FIXED.split("\n")[1] in trajectory.patch

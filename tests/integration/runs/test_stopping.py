@@ -1,4 +1,4 @@
-"""The end of the services ends the engines that run and removes their sandboxes."""
+"""Stopping the services ends running engines and removes their sandboxes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from webapp.supervisor.stopping import stop_everything
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
-def lease_of_the_dead(ledger: Path, run_id: str) -> None:
-    """A sandbox on record whose owner has ended."""
+def write_orphaned_entry(ledger: Path, run_id: str) -> None:
+    """Write the ledger entry of a sandbox whose owner has ended."""
     entry = LedgerEntry(
         id=f"sb-{run_id}",
         run_id=run_id,
@@ -34,7 +34,7 @@ def lease_of_the_dead(ledger: Path, run_id: str) -> None:
     Ledger(ledger).write(entry)
 
 
-def test_engines_that_run_are_ended_and_their_sandboxes_removed(
+def test_stopping_ends_running_engines_and_removes_their_sandboxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stopping, "SERVERS_S", 240.0)
@@ -45,7 +45,7 @@ def test_engines_that_run_are_ended_and_their_sandboxes_removed(
         folder.mkdir(parents=True)
         (folder / "engine.pid").write_text(json.dumps({"pid": pid, "started": started}))
         (folder / "config.json").write_text(json.dumps({"sandbox": {"backend": "local"}}))
-    lease_of_the_dead(tmp_path / "sandboxes", "7")
+    write_orphaned_entry(tmp_path / "sandboxes", "7")
     try:
         stop_everything(ServiceTable(), tmp_path)
         assert engine.wait(240) == -signal.SIGKILL
@@ -56,7 +56,7 @@ def test_engines_that_run_are_ended_and_their_sandboxes_removed(
     assert list((tmp_path / "sandboxes").glob("*.json")) == []
 
 
-def test_the_backends_of_every_run_with_sandboxes_are_reaped(
+def test_stopping_reaps_the_backends_of_every_run_with_sandboxes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reaped: list[Any] = []
@@ -70,6 +70,6 @@ def test_the_backends_of_every_run_with_sandboxes_are_reaped(
     assert reaped == [], "no sandbox is on record"
     for run in ("1", "2", "3", "gone"):
         backend = "docker" if run in "23" else ""
-        lease_of_the_dead(tmp_path / "sandboxes" / backend, run)
+        write_orphaned_entry(tmp_path / "sandboxes" / backend, run)
     stop_everything(ServiceTable(), tmp_path)
     assert reaped == [[{"backend": "local"}, {"backend": "docker", "docker": {"host": "unix:///nowhere"}}]]

@@ -39,12 +39,12 @@ React = Callable[[Control, str], None]
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data folder with the toy dataset and its half-taught policy."""
+    """Data folder with the toy dataset and its partly trained policy."""
     return toy_yard.taught_home(tmp_path_factory.mktemp("home"))
 
 
 class WatchedSink(SpoolSink):
-    """Calls a function with the type of each event, once it is on record."""
+    """Spool sink that calls a function with the type of each recorded event."""
 
     on_event: Callable[[str], None] = staticmethod(lambda _type: None)
 
@@ -55,7 +55,7 @@ class WatchedSink(SpoolSink):
 
 
 def train(home: Path, name: str, config: TrainRun, *, epoch: int = 1, react: React | None = None) -> Path:
-    """Perform an attempt to its end, which is no failure."""
+    """Run an attempt and assert that it succeeds."""
     run_dir, control = make_run_dir(home, name, config, epoch=epoch), Control()
     sink = WatchedSink(run_dir, epoch=epoch)
     if react is not None:
@@ -70,17 +70,17 @@ def train(home: Path, name: str, config: TrainRun, *, epoch: int = 1, react: Rea
 
 @pytest.fixture(scope="module")
 def whole(home: Path) -> Path:
-    """A run of two iterations that nobody disturbed."""
+    """Folder of an uninterrupted run of two iterations."""
     return train(home, "whole", toy_yard.training(home))
 
 
-def test_training_changes_the_policy_and_reports_everything(home: Path, whole: Path) -> None:
-    found = events(whole)
-    assert [event["seq"] for event in found] == list(range(1, len(found) + 1))
-    assert found[0]["type"] == "run_started"
-    assert found[0]["resumed_from"] is None
-    assert found[-1]["type"] == "run_finished"
-    assert found[-1]["state"] == "succeeded"
+def test_training_updates_the_policy_and_reports_all_events(home: Path, whole: Path) -> None:
+    recorded = events(whole)
+    assert [event["seq"] for event in recorded] == list(range(1, len(recorded) + 1))
+    assert recorded[0]["type"] == "run_started"
+    assert recorded[0]["resumed_from"] is None
+    assert recorded[-1]["type"] == "run_finished"
+    assert recorded[-1]["state"] == "succeeded"
     iterations = of_type(whole, "iteration_finished")
     assert [event["iteration"] for event in iterations] == [0, 1]
     assert [event["policy_version"] for event in iterations] == [1, 2]
@@ -99,7 +99,7 @@ def test_training_changes_the_policy_and_reports_everything(home: Path, whole: P
 
 
 @pytest.mark.django_db
-def test_the_events_of_a_run_become_its_rows(home: Path, whole: Path) -> None:
+def test_events_of_a_training_run_are_ingested_as_rows(home: Path, whole: Path) -> None:
     run, _ = launched()
     ingest.ingest_spool(run_id=run.pk, path=whole / "events.jsonl")
     run.refresh_from_db()
@@ -116,10 +116,10 @@ def test_the_events_of_a_run_become_its_rows(home: Path, whole: Path) -> None:
     [(0, 1), (1, 3), (2, 3)],
     ids=["first evaluation", "training", "last evaluation"],
 )
-def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(
+def test_attempt_after_a_kill_reproduces_the_uninterrupted_run(
     home: Path, whole: Path, iterations: int, rollouts: int
 ) -> None:
-    """Killed in an evaluation it keeps the finished rollouts, and the evaluation that had ended before."""
+    """After a kill in an evaluation, finished rollouts and earlier evaluations are kept."""
     known = len(cut_off(whole, home / "runs" / f"cut-{iterations}", iterations=iterations, rollouts=rollouts))
     run_dir = train(home, f"cut-{iterations}", toy_yard.training(home), epoch=2)
     (started,) = [event for event in events(run_dir)[known:] if event["type"] == "run_started"]
@@ -135,12 +135,12 @@ def test_an_attempt_after_a_kill_ends_as_if_nothing_had_happened(
 
 
 def results(run_dir: Path) -> list[dict[str, Any]]:
-    """Results of a run's evaluations, in their order."""
+    """Return the results of a run's evaluations in order."""
     names = ("iteration", "name", "num_samples", "num_solved", "pass_at_k")
     return [{name: event[name] for name in names} for event in of_type(run_dir, "evaluation_finished")]
 
 
-def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:
+def test_run_pauses_resumes_and_stops_in_order(home: Path) -> None:
     def react(control: Control, event: str) -> None:
         match event:
             case "iteration_finished":
@@ -164,11 +164,11 @@ def test_a_run_pauses_goes_on_and_stops_in_order(home: Path) -> None:
 
 @pytest.fixture(scope="module")
 def asynchronous(home: Path) -> Path:
-    """A run whose feed collects while the trainer updates."""
+    """Folder of a run that collects rollouts while the trainer updates."""
     return train(home, "async", toy_yard.overlapping(home, mode="async", max_staleness=2))
 
 
-def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Path) -> None:
+def test_asynchronous_run_collects_while_the_trainer_updates(home: Path, asynchronous: Path) -> None:
     assert_every_rollout_trained_once(asynchronous, iterations=4)
     assert sandboxes(home) == []
     finished = of_type(asynchronous, "iteration_finished")
@@ -179,18 +179,18 @@ def test_a_feed_collects_while_the_trainer_updates(home: Path, asynchronous: Pat
         if "mismatch/max" in event["metrics"] and event["metrics"]["staleness/max"] == 0:
             assert event["metrics"]["mismatch/max"] < 1e-4
     lanes = [{lane["name"]: lane for lane in event["timeline"]["lanes"]} for event in finished]
-    assert all(one["trainer"]["seconds"] > 0 for one in lanes)
+    assert all(iteration_lanes["trainer"]["seconds"] > 0 for iteration_lanes in lanes)
     for name in ("engines", "sandbox", "grading"):
-        assert sum(one[name]["rollout_seconds"] for one in lanes) > 0
+        assert sum(iteration_lanes[name]["rollout_seconds"] for iteration_lanes in lanes) > 0
     order = [event["type"] for event in events(asynchronous)]
     assert order.index("batch_selected") < order.index("iteration_finished")
 
 
-def test_an_asynchronous_run_is_repeated_from_its_record(home: Path, asynchronous: Path) -> None:
+def test_asynchronous_run_is_reproduced_from_its_record(home: Path, asynchronous: Path) -> None:
     """The same batches in the same order give the same weights bit for bit, without a rollout."""
-    again = make_run_dir(home, "again", toy_yard.overlapping(home, mode="async", max_staleness=2))
-    shutil.copy(asynchronous / "events.jsonl", again / "events.jsonl")
-    known = len(events(again))
+    repeated = make_run_dir(home, "again", toy_yard.overlapping(home, mode="async", max_staleness=2))
+    shutil.copy(asynchronous / "events.jsonl", repeated / "events.jsonl")
+    known = len(events(repeated))
     train(home, "again", toy_yard.overlapping(home, mode="async", max_staleness=2), epoch=2)
-    assert not [event for event in events(again)[known:] if event.get("ref", {}).get("phase") == "train"]
-    assert weights(again) == weights(asynchronous)
+    assert not [event for event in events(repeated)[known:] if event.get("ref", {}).get("phase") == "train"]
+    assert weights(repeated) == weights(asynchronous)

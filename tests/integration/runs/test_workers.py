@@ -34,7 +34,7 @@ FAKE = (sys.executable, str(PROJECT / "tests" / "fakes" / "engine_process.py"))
 
 @pytest.fixture
 def started(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The fake engine in place of the real one; what it leaves running is ended."""
+    """Launch the fake engine instead of the real one; kill its remaining processes at the end."""
     settings.TRAINYARD_HOME = tmp_path
     monkeypatch.setitem(launchers.LAUNCHERS, "local", LocalLauncher(FAKE))
     yield
@@ -76,7 +76,7 @@ def wait_for_end(run: Run) -> None:
 
 
 def performed(*words: str) -> Run:
-    """A run whose first engine is at work."""
+    """Launch a run and wait until its first engine is ready."""
     run = queued(*words)
     lifecycle.launch(run_id=run.pk)
     wait_for((run_folder(run.pk) / "ready").exists)
@@ -94,7 +94,7 @@ def _process(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.django_db
-def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> None:
+def test_run_is_launched_once_and_its_last_events_are_ingested(started: None) -> None:
     run = queued("finish")
     assert lifecycle.launch(run_id=run.pk)
     assert not lifecycle.launch(run_id=run.pk)
@@ -109,7 +109,7 @@ def test_a_run_is_launched_once_and_its_last_events_are_taken(started: None) -> 
 
 
 @pytest.mark.django_db
-def test_the_last_events_of_a_lost_node_are_taken_from_its_store(started: None, tmp_path: Path) -> None:
+def test_last_events_of_a_lost_node_are_ingested_from_its_store(started: None, tmp_path: Path) -> None:
     run = queued("finish")
     lifecycle.launch(run_id=run.pk)
     wait_for_end(run)
@@ -145,7 +145,7 @@ def test_a_killed_engine_is_replaced_under_a_higher_epoch(started: None) -> None
 
 
 @pytest.mark.django_db
-def test_reconcilers_that_overlap_replace_a_lost_attempt_once(
+def test_overlapping_reconcilers_replace_a_lost_attempt_once(
     started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = performed("sleep", "sleep")
@@ -165,7 +165,7 @@ def test_reconcilers_that_overlap_replace_a_lost_attempt_once(
 
 
 @pytest.mark.django_db
-def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> None:
+def test_run_that_always_crashes_fails_with_its_last_log_line(started: None) -> None:
     run = queued("crash")
     lifecycle.launch(run_id=run.pk)
     for _ in range(attempts.MAX_ATTEMPTS):
@@ -179,7 +179,7 @@ def test_a_run_that_always_crashes_fails_with_its_last_words(started: None) -> N
 
 
 @pytest.mark.django_db
-def test_stopping_asks_first_and_kills_what_does_not_listen_and_what_stopped_goes_on(started: None) -> None:
+def test_stopping_kills_only_unresponsive_engines_and_stopped_runs_resume(started: None) -> None:
     for words, killed in ((("sleep", "finish"), False), (("stubborn",), True)):
         run = performed(*words)
         runs.stop(run=run)
@@ -204,11 +204,11 @@ def test_stopping_asks_first_and_kills_what_does_not_listen_and_what_stopped_goe
 
 
 @pytest.mark.django_db
-def test_what_a_killed_engine_wrote_to_the_end_is_taken(
+def test_events_written_while_an_engine_is_killed_are_ingested(
     started: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Interrupted(LocalLauncher):
-        """The engine writes another event at the moment it is killed."""
+        """Launcher whose engine writes another event while it is killed."""
 
         def kill(self, *, host: str, handle: str) -> None:
             line = {"type": "run_progress", "message": "m", "done": 1, "total": 2}
@@ -302,7 +302,7 @@ def test_an_engine_survives_the_death_of_its_launcher(tmp_path: Path) -> None:
     wait_for(lambda: launcher.poll(host=host, handle=handle).state is ProcessState.DEAD)
 
 
-def test_an_engine_that_is_killed_leaves_the_stacks_of_its_threads(tmp_path: Path) -> None:
+def test_killed_engine_logs_the_stacks_of_its_threads(tmp_path: Path) -> None:
     log, host = tmp_path / "engine.log", os.uname().nodename
     command = (
         *(sys.executable, "-m", "engine.run", "--recipe", "frozenlake-evaluate", "--home", str(tmp_path)),
@@ -321,14 +321,14 @@ def test_an_engine_that_is_killed_leaves_the_stacks_of_its_threads(tmp_path: Pat
     assert "engine/run.py" in stacks
 
 
-def test_an_engine_gets_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engine_environment_has_no_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRAINYARD_SECRET_KEY", "secret")
     script = tmp_path / "script.py"
     script.write_text("import os; print(sorted(os.environ), flush=True)")
     launcher = LocalLauncher((sys.executable, str(script)))
-    named: list[str] = []
-    launcher.launch(LaunchOrder(run_dir=tmp_path, name="one"), lambda _host, handle: named.append(handle))
-    (handle,) = named
+    handles: list[str] = []
+    launcher.launch(LaunchOrder(run_dir=tmp_path, name="one"), lambda _host, handle: handles.append(handle))
+    (handle,) = handles
     wait_for(lambda: launcher.poll(host=os.uname().nodename, handle=handle).state is ProcessState.DEAD)
     names = (tmp_path / "engine.log").read_text()
     assert "PATH" in names
