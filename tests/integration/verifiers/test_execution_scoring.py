@@ -1,4 +1,4 @@
-"""The command of the execution-based verifier, from files of rollouts to Best@K."""
+"""Command of the execution-based verifier, from files of rollouts to Best@K."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD = patched(NUMBERS)
 BREAKING = patched(NUMBERS.replace("return total / count", "return total"))
 TEST = "from toy.numbers import clamp\n\n\ndef test_above():\n    assert clamp(11, 0, 10) == 10\n"
 TOXIC = "from toy.numbers import mean\n\n\ndef test_sum():\n    assert mean([1, 2]) == 3\n"
-"""Passes where ``mean`` is broken."""
+"""Test that passes only where ``mean`` is broken."""
 PASSING = "def test_nothing():\n    pass\n"
 
 
@@ -60,12 +60,12 @@ def rollout(name: str, patch: str, *, task: str = "toy__numbers-8", **columns: A
 
 
 def command(home: Path, folder: Path, *arguments: str) -> list[str]:
-    given = ["--home", str(home), "--dataset", "toy", "--output", str(folder / "out")]
+    options = ["--home", str(home), "--dataset", "toy", "--output", str(folder / "out")]
     rollouts = ["--rollouts", str(folder / "rollouts.jsonl"), "--set", "sandbox.memory_mb=512"]
-    return [*given, *rollouts, *arguments]
+    return [*options, *rollouts, *arguments]
 
 
-def test_rollouts_are_scored_into_a_table_that_selection_reads(
+def test_rollouts_are_scored_into_a_table_for_selection(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [
@@ -81,8 +81,8 @@ def test_rollouts_are_scored_into_a_table_that_selection_reads(
     tests.append({"instance_id": "toy__numbers-8", "id": 3, "patch": new_file("test_issue.py", PASSING)})
     tests.append({"instance_id": "toy__numbers-8", "id": 4, "content": TEST})
     write_lines(tmp_path / "rollouts.jsonl", lines)
-    given = command(home, tmp_path, "--tests", str(write_lines(tmp_path / "tests.jsonl", tests)))
-    assert main(given) == 0
+    arguments = command(home, tmp_path, "--tests", str(write_lines(tmp_path / "tests.jsonl", tests)))
+    assert main(arguments) == 0
     counts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (counts["tasks"], counts["rollouts"], counts["without_score"], counts["rejected"]) == (1, 3, 0, 4)
     assert (counts["tests"], counts["toxic"]) == ({"kept": 2, "passes": 1}, 1)
@@ -95,8 +95,8 @@ def test_rollouts_are_scored_into_a_table_that_selection_reads(
     assert scored["empty"]["patch_hash"] == ""
     assert scored["empty"]["steps"] == 2
     assert scored["empty"]["regression_status"] == "no_change"
-    found = {line["author"]: line for line in read_lines(tmp_path / "out/tests.jsonl")}
-    assert [found[name]["rejection"] for name in ("1", "3")] == [None, "passes"]
+    tests_by_author = {line["author"]: line for line in read_lines(tmp_path / "out/tests.jsonl")}
+    assert [tests_by_author[name]["rejection"] for name in ("1", "3")] == [None, "passes"]
     assert [line["toxic"] for line in read_lines(tmp_path / "out/tests.jsonl")] == [False, True, False]
 
     assert selection([str(tmp_path / "out/rollouts.jsonl"), "--rule", "eb", "--rule", "ef", "--json"]) == 0
@@ -105,7 +105,7 @@ def test_rollouts_are_scored_into_a_table_that_selection_reads(
     assert (ef["rule"], ef["points"][-1]["rate"]) == ("ef", 0.0)
 
     reports = {path: path.stat().st_mtime_ns for path in (tmp_path / "out/reports").iterdir()}
-    assert main(given) == 0
+    assert main(arguments) == 0
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "out/reports").iterdir()} == reports
 
 
@@ -121,7 +121,7 @@ def test_a_task_whose_tests_do_not_run_has_no_regression_scores(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["without_score"] == 1
 
 
-def test_what_is_raised_for_one_task_leaves_the_others_their_scores(
+def test_error_in_one_task_leaves_the_scores_of_others_intact(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save = FolderReports.save
@@ -174,8 +174,8 @@ def test_rows_without_a_name_or_a_patch_are_rejected(tmp_path: Path) -> None:
         {**good, "patch": None},
         {**good, "patch": "\ud800"},
     ]
-    found, rejected = read_rollouts(write_lines(tmp_path / "rows.jsonl", [good, *bad]))
-    assert [one.candidate.patch for one in found] == [GOOD]
+    accepted, rejected = read_rollouts(write_lines(tmp_path / "rows.jsonl", [good, *bad]))
+    assert [entry.candidate.patch for entry in accepted] == [GOOD]
     assert [reason.partition(":")[0] for reason in rejected] == [
         "line 2, field 'trajectory_id'",
         "line 3, field 'instance_id'",
@@ -188,7 +188,7 @@ def test_rows_without_a_name_or_a_patch_are_rejected(tmp_path: Path) -> None:
     assert written.test.content == ""
 
 
-def test_stored_trajectories_are_rollouts(tmp_path: Path) -> None:
+def test_stored_trajectories_are_read_as_rollouts(tmp_path: Path) -> None:
     stored = StoredTrajectory(
         id=17,
         run=3,
@@ -200,7 +200,7 @@ def test_stored_trajectories_are_rollouts(tmp_path: Path) -> None:
         steps=[StoredStep(response="a"), StoredStep(response="b")],
     )
     write_trajectories(tmp_path / "trajectories.jsonl", [stored])
-    (found,), rejected = read_rollouts(tmp_path / "trajectories.jsonl")
+    (loaded,), rejected = read_rollouts(tmp_path / "trajectories.jsonl")
     assert not rejected
-    assert (found.task, found.candidate.trajectory_id, found.candidate.patch) == ("a" * 16, "17", GOOD)
-    assert found.columns == {"resolved": True, "steps": 2}
+    assert (loaded.task, loaded.candidate.trajectory_id, loaded.candidate.patch) == ("a" * 16, "17", GOOD)
+    assert loaded.columns == {"resolved": True, "steps": 2}

@@ -1,4 +1,4 @@
-"""The execution-based verifier in real sandboxes: regression and reproduction tests, hostile candidates."""
+"""Execution-based verifier in real sandboxes: regression and reproduction tests, hostile candidates."""
 
 from __future__ import annotations
 
@@ -113,19 +113,19 @@ def own_row(home: Path) -> TaskRow:
 
 @pytest.fixture(scope="module")
 def suite(home: Path, row: TaskRow) -> RegressionSuite:
-    """Regression tests of patches to the file with numbers."""
+    """Regression tests for patches to ``toy/numbers.py``."""
     return asyncio.run(find_regression_tests(make_runs(home), row, [GOOD]))
 
 
 @pytest.fixture(scope="module")
 def both(home: Path, row: TaskRow) -> RegressionSuite:
-    """Regression tests of patches to either file."""
+    """Regression tests for patches to both files."""
     return asyncio.run(find_regression_tests(make_runs(home), row, [GOOD, WORDS_CHANGED, "no patch"]))
 
 
 @pytest.fixture(scope="module")
 def kept(home: Path, row: TaskRow) -> Examination:
-    """A reproduction test of which two functions fail on the untouched tree."""
+    """Reproduction test, two of whose functions fail on the unpatched tree."""
     return asyncio.run(examine(make_runs(home), row, ReproductionTest(author="t1", content=REPRODUCTION)))
 
 
@@ -139,14 +139,14 @@ async def suite_of(home: Path, row: TaskRow, *patches: str) -> RegressionSuite:
 
 
 def broken_tests(score: CandidateScore, suite: RegressionSuite) -> set[str]:
-    """Regression tests that a candidate does not pass."""
+    """Return the regression tests that a candidate does not pass."""
     assert score.regression is not None
     assert score.regression.total == len(suite.tests)
     return set(suite.tests) - set(score.regression.passed)
 
 
 class CountingBackend(LocalBackend):
-    """Counts the sandboxes it opens; refuses them all while it is told to."""
+    """Backend that counts opened sandboxes and can refuse to open any."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home)
@@ -160,7 +160,7 @@ class CountingBackend(LocalBackend):
         return super().open(spec)
 
 
-async def test_a_datasets_own_script_runs_regression_tests(home: Path, own_row: TaskRow) -> None:
+async def test_regression_tests_run_by_the_datasets_own_script(home: Path, own_row: TaskRow) -> None:
     metadata = {**own_row.answer.metadata, "run_tests_regression": RUNNER}
     answer = replace(own_row.answer, log_parser="parse_log_django", metadata=metadata)
     row, runs = replace(own_row, answer=answer), make_runs(home)
@@ -177,7 +177,7 @@ async def test_a_datasets_own_script_runs_regression_tests(home: Path, own_row: 
         await find_regression_tests(make_runs(home), unreadable, [GOOD])
 
 
-def test_regression_tests_pass_untouched_and_touch_what_candidates_change(
+def test_regression_tests_pass_unpatched_and_cover_the_changed_files(
     suite: RegressionSuite, both: RegressionSuite
 ) -> None:
     assert {MEAN, POSITIVES} <= set(suite.tests)
@@ -189,7 +189,7 @@ def test_regression_tests_pass_untouched_and_touch_what_candidates_change(
     assert set(suite.tests) < set(both.tests)
 
 
-async def test_a_traced_test_touches_files_that_it_does_not_import(home: Path, tmp_path: Path) -> None:
+async def test_tracing_selects_tests_of_files_that_they_do_not_import(home: Path, tmp_path: Path) -> None:
     tree = write_toy(tmp_path / "source")
     (tmp_path / "images").symlink_to(home / "images")
     (tmp_path / "toolchain").symlink_to(home / "toolchain")
@@ -224,8 +224,10 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(
     runs = make_runs(home)
     scores = await score_candidates(runs, row, candidates, suite=suite, tests=[kept])
     assert list(scores) == list(patches)
-    found = {name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()}
-    assert found == {
+    results = {
+        name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()
+    }
+    assert results == {
         "good": (set(), 2),
         "breaking": ({MEAN}, 0),
         "empty": (set(), 0),
@@ -248,7 +250,9 @@ async def test_a_hanging_candidate_times_out(home: Path, row: TaskRow) -> None:
     assert not report.outcomes
 
 
-async def test_a_crash_costs_its_own_file_only(home: Path, row: TaskRow, both: RegressionSuite) -> None:
+async def test_crash_loses_only_the_results_of_its_own_test_file(
+    home: Path, row: TaskRow, both: RegressionSuite
+) -> None:
     candidates = [CandidatePatch(trajectory_id="a", patch=CRASHING)]
     scores = await score_candidates(make_runs(home), row, candidates, suite=both)
     regression = scores["a"].regression
@@ -257,9 +261,7 @@ async def test_a_crash_costs_its_own_file_only(home: Path, row: TaskRow, both: R
     assert {test.partition("::")[0] for test in regression.passed} == {"tests/test_words.py"}
 
 
-async def test_a_shouting_candidate_is_reported_with_the_end_of_its_output(
-    home: Path, row: TaskRow, own_row: TaskRow
-) -> None:
+async def test_report_keeps_the_end_of_excessive_output(home: Path, row: TaskRow, own_row: TaskRow) -> None:
     selection = TestSelection(files=("tests/test_numbers.py",))
     for folder, task in ((home, row), (home / "own", own_row)):
         report = await make_runs(folder).report(task, SHOUTING, selection)
@@ -268,13 +270,13 @@ async def test_a_shouting_candidate_is_reported_with_the_end_of_its_output(
         assert len(report.log) == 4000
 
 
-async def test_a_candidate_that_reaches_into_the_runner_scores_nothing(home: Path, row: TaskRow) -> None:
+async def test_candidate_that_alters_the_runner_is_reported_as_tampered(home: Path, row: TaskRow) -> None:
     report = await make_runs(home).report(row, FORGING, TestSelection(files=("tests/test_numbers.py",)))
     assert report.status is RunStatus.TAMPERED
     assert not report.outcomes
 
 
-async def test_reports_of_identical_patches_are_kept_over_processes(
+async def test_stored_reports_of_identical_patches_are_reused(
     home: Path, row: TaskRow, suite: RegressionSuite, tmp_path: Path
 ) -> None:
     backend = CountingBackend(home)
@@ -282,21 +284,23 @@ async def test_reports_of_identical_patches_are_kept_over_processes(
     first = make_runs(home, backend=backend, store=FolderReports(tmp_path / "reports"))
     scores = await score_candidates(first, row, twins, suite=suite)
     assert backend.opened == 1
-    again = make_runs(home, backend=backend, store=FolderReports(tmp_path / "reports"))
-    assert await score_candidates(again, row, twins, suite=suite) == scores
+    reopened = make_runs(home, backend=backend, store=FolderReports(tmp_path / "reports"))
+    assert await score_candidates(reopened, row, twins, suite=suite) == scores
     assert backend.opened == 1
-    roomy = SandboxConfig(memory_mb=600)
-    other = make_runs(home, backend=backend, sandbox=roomy, store=FolderReports(tmp_path / "reports"))
-    await score_candidates(other, row, twins, suite=suite)
-    assert backend.opened == 2  # within other limits the tests may end otherwise
+    sandbox = SandboxConfig(memory_mb=600)
+    with_more_memory = make_runs(
+        home, backend=backend, sandbox=sandbox, store=FolderReports(tmp_path / "reports")
+    )
+    await score_candidates(with_more_memory, row, twins, suite=suite)
+    assert backend.opened == 2  # other limits may change test outcomes
     for path in (tmp_path / "reports").iterdir():
         path.write_text("{")
-    made_anew = await score_candidates(again, row, twins[:1], suite=suite)
-    assert made_anew["a"].regression_passes == scores["a"].regression_passes == len(suite.tests)
+    rerun = await score_candidates(reopened, row, twins[:1], suite=suite)
+    assert rerun["a"].regression_passes == scores["a"].regression_passes == len(suite.tests)
     assert backend.opened == 3
 
 
-async def test_lost_infrastructure_is_a_missing_score_and_is_not_kept(
+async def test_infrastructure_failure_leaves_a_missing_score_and_is_not_stored(
     home: Path, row: TaskRow, suite: RegressionSuite
 ) -> None:
     backend = CountingBackend(home)
@@ -306,11 +310,11 @@ async def test_lost_infrastructure_is_a_missing_score_and_is_not_kept(
     lost = (await score_candidates(runs, row, candidates, suite=suite))["a"]
     assert (lost.regression_passes, lost.reproduction_passes, lost.error) == (None, None, "no room")
     backend.refuses = False
-    found = (await score_candidates(runs, row, candidates, suite=suite))["a"]
-    assert found.regression_passes == len(suite.tests)
+    retried = (await score_candidates(runs, row, candidates, suite=suite))["a"]
+    assert retried.regression_passes == len(suite.tests)
 
 
-async def test_images_with_a_pytest_of_their_own(home: Path, own_row: TaskRow) -> None:
+async def test_images_with_their_own_pytest_are_supported(home: Path, own_row: TaskRow) -> None:
     home = home / "own"
     suite = await suite_of(home, own_row, GOOD, BREAKING)
     assert {MEAN, POSITIVES} <= set(suite.tests)
@@ -350,7 +354,7 @@ async def test_a_repository_whose_tests_do_not_run_is_an_error(home: Path, row: 
         ),
     ],
 )
-async def test_only_tests_that_run_and_fail_untouched_are_kept(
+async def test_only_reproduction_tests_that_run_and_fail_unpatched_are_kept(
     home: Path, row: TaskRow, content: str, rejection: Rejection
 ) -> None:
     examined = await examine(make_runs(home), row, ReproductionTest(author="t1", content=content))
@@ -368,16 +372,16 @@ async def test_a_reproduction_test_that_hangs_is_not_kept(home: Path, row: TaskR
     assert examined.rejection is Rejection.TIMED_OUT
 
 
-async def test_a_reproduction_test_that_fails_by_chance_is_not_kept(home: Path, row: TaskRow) -> None:
-    """Runs in fresh sandboxes differ by chance alone; each of the tests fails in half of them."""
+async def test_reproduction_tests_that_fail_by_chance_are_dropped(home: Path, row: TaskRow) -> None:
+    """Each test fails in about half of its runs, all of which use fresh sandboxes."""
     names = "".join(f"def test_{n}():\n    assert random.random() < 0.5\n\n\n" for n in range(40))
     runs = make_runs(home)
     examined = await examine(runs, row, ReproductionTest(author="t1", content=f"import random\n\n\n{names}"))
     assert len(examined.failing) < 40
 
 
-def writes(content: str, *, also: str = "") -> list[str]:
-    """A testing agent's turns: a look, perhaps a change of the source, the test, submission."""
+def agent_turns(content: str, *, also: str = "") -> list[str]:
+    """Return a testing agent's turns: a look, an optional command, the test, submission."""
     turns = [respond("execute_bash", cmd="ls; cat toy/numbers.py")]
     if also:
         turns.append(respond("execute_bash", cmd=also))
@@ -409,7 +413,7 @@ async def written_by(
 
 
 async def test_a_testing_agent_writes_a_test(home: Path, row: TaskRow) -> None:
-    turns = writes(REPRODUCTION, also="echo 'x = 1' >> toy/words.py")
+    turns = agent_turns(REPRODUCTION, also="echo 'x = 1' >> toy/words.py")
     (trajectory,) = await written_by(home, row, in_bytes(ChatScript(turns)), make_runs(home))
     assert (trajectory.termination, trajectory.reward) == (TerminationReason.SUBMITTED, 1.0)
     assert "clamp" in trajectory.steps[0].observation
@@ -427,13 +431,15 @@ async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
     home: Path, own_row: TaskRow
 ) -> None:
     contents = ["def test_a():\n    assert True\n", "import nothing_like_it\n", REPRODUCTION]
-    seen: list[TaskAnswer] = []
+    answers: list[TaskAnswer] = []
 
     def answer(context: GenerationContext) -> str:
-        seen.append(context.row.answer)
+        answers.append(context.row.answer)
         index = context.key.index
         turns = (
-            writes(contents[index], also="ls hidden; git log --oneline | wc -l") if index < 3 else [SUBMIT]
+            agent_turns(contents[index], also="ls hidden; git log --oneline | wc -l")
+            if index < 3
+            else [SUBMIT]
         )
         return turns[len(context.steps)]
 
@@ -444,8 +450,8 @@ async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
     details = [trajectory.grade.detail for trajectory in trajectories if trajectory.grade is not None]
     assert [detail.partition(":")[0] for detail in details] == ["passes", "did_not_run", "", "no_test"]
     assert all("No such file" in trajectory.steps[1].observation for trajectory in trajectories[:3])
-    assert len(seen) == 13
-    assert all(answer == TaskAnswer(gold_patch="", hidden_paths=("hidden",)) for answer in seen)
+    assert len(answers) == 13
+    assert all(answer == TaskAnswer(gold_patch="", hidden_paths=("hidden",)) for answer in answers)
     assert len(written_tests(trajectories)) == 3
 
 
@@ -467,15 +473,15 @@ JUDGED: dict[str, tuple[str, RunStatus, int]] = {
         0,
     ),
 }  # fmt: skip
-"""How a candidate interferes with the test that judges it; how the test ends, and functions that pass."""
+"""Candidates that interfere with their reproduction test, its status, and the number of passed functions."""
 
 
-async def test_no_candidate_reaches_the_tests_that_judge_it(
+async def test_candidates_cannot_interfere_with_their_reproduction_tests(
     home: Path, row: TaskRow, kept: Examination
 ) -> None:
     candidates = [CandidatePatch(trajectory_id=name, patch=patch) for name, (patch, *_) in JUDGED.items()]
     scores = await score_candidates(make_runs(home), row, candidates, suite=RegressionSuite(), tests=[kept])
     for name, (_, status, passes) in JUDGED.items():
-        assert [one.status for one in scores[name].reproduction] == [status], name
+        assert [result.status for result in scores[name].reproduction] == [status], name
         assert scores[name].reproduction_passes == passes, name
         assert scores[name].regression_passes == 0, name

@@ -1,4 +1,4 @@
-"""Scores that verifiers gave to a rollout: on its page, on its group's and in the API."""
+"""Verifier scores of a rollout on its page, on its group's page and in the API."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from webapp.models import Trajectory
 pytestmark = pytest.mark.django_db
 
 
-def test_scores_stand_on_the_pages_of_the_rollouts_that_were_scored() -> None:
+def test_pages_and_api_show_the_verifier_scores_of_rollouts() -> None:
     _, (task, *_) = make_dataset()
     source, claim = launched()
     stream = Stream(epoch=claim.epoch)
@@ -38,8 +38,8 @@ def test_scores_stand_on_the_pages_of_the_rollouts_that_were_scored() -> None:
 
     def given(index: int) -> list[tuple[int, float | None]]:
         trajectory = Trajectory.objects.get(run=source, index=index)
-        found = client.get(f"/api/v1/trajectories/{trajectory.pk}").json()["scores"]
-        return [(score["run_id"], score["p_yes"]) for score in found]
+        scores = client.get(f"/api/v1/trajectories/{trajectory.pk}").json()["scores"]
+        return [(score["run_id"], score["p_yes"]) for score in scores]
 
     assert shown(0).index("0.750") < shown(0).index("0.250")
     assert f"run {second.pk}" in shown(0)

@@ -1,4 +1,4 @@
-"""Scores of verifiers that run tests: from events to the run's page, the API, reports and exports."""
+"""Scores of test-running verifiers: from events to the run's page, the API, reports and exports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Passes = tuple[int | None, int | None]
 
 
 def by_tests(source: str, stream: Stream) -> Run:
-    """A run that verified another one by tests and recorded these events."""
+    """Create a run that verifies another one by tests, and post its events."""
     folder_of(source)
     overrides = {"verifier.runs": [source]}
     run, claim = launched(runs.create(recipe="verify-by-tests", overrides=overrides))
@@ -43,7 +43,7 @@ def by_tests(source: str, stream: Stream) -> Run:
 
 
 def scored_by_tests(run: Run, task: Task, passes: dict[int, Passes]) -> Run:
-    """A run that ran tests on the rollouts of a task's evaluation."""
+    """Create a run that scored the rollouts of a task's evaluation by tests."""
     stream = Stream()
     stream.started(total=0)
     for index, (regression, reproduction) in passes.items():
@@ -99,22 +99,22 @@ def test_passes_and_written_tests_are_on_the_page_and_in_the_api() -> None:
         assert text in page
     missing = client.get(f"/runs/{run.pk}/?tab=scores&scores=missing").content.decode()
     assert inner_html(missing, "run-panel").count('data-key="score-') == 1
-    found = client.get(f"/api/v1/runs/{run.pk}/scores").json()
-    assert [(one["regression_passes"], one["reproduction_passes"]) for one in found["items"]] == [
+    scores = client.get(f"/api/v1/runs/{run.pk}/scores").json()
+    assert [(item["regression_passes"], item["reproduction_passes"]) for item in scores["items"]] == [
         (5, 2), (3, 0), (None, None),
     ]  # fmt: skip
     tests = client.get(f"/api/v1/runs/{run.pk}/examined-tests").json()
-    assert [(one["index"], one["rejection"], one["is_toxic"]) for one in tests["items"]] == [
+    assert [(item["index"], item["rejection"], item["is_toxic"]) for item in tests["items"]] == [
         (0, "", False), (1, "", True), (2, "did_not_run", False),
     ]  # fmt: skip
-    assert [one["is_misleading"] for one in tests["items"]] == [False, True, False]
+    assert [item["is_misleading"] for item in tests["items"]] == [False, True, False]
     assert "1 misleading" in " ".join(page.split())
     ExaminedTest.objects.filter(run=run, index=1).update(bad_passed=0)
     page = client.get(f"/runs/{run.pk}/?tab=scores").content.decode()
     assert "0 misleading" in " ".join(page.split())
 
 
-def test_one_event_at_a_time_stores_the_same_and_later_ones_replace() -> None:
+def test_scores_do_not_depend_on_batches_and_later_ones_replace_earlier() -> None:
     stored = []
     for size in (1, 2, 100):
         folder_of("9007")
@@ -132,11 +132,11 @@ def test_one_event_at_a_time_stores_the_same_and_later_ones_replace() -> None:
         assert stored[0][rows] == stored[1][rows] == stored[2][rows]
 
 
-def test_reports_select_by_tests_and_by_judge_and_tests_together() -> None:
+def test_reports_select_by_tests_and_by_judge_with_tests() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
     judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
-    # resolved are 0 and 1: tests alone choose 1, the judge 0, tests among the judge's better half 2
+    # 0 and 1 are resolved; tests select 1, the judge 0, tests within the judge's better half 2
     tests = scored_by_tests(run, tasks[0], {0: (3, 0), 1: (5, 2), 2: (5, 0), 3: (4, 2)})
     client, address = reader(), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
     report = client.get(address).json()
@@ -178,14 +178,14 @@ def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
         assert page.context["error"] == ""
 
 
-def test_a_judge_learns_from_runs_that_have_ended_only() -> None:
+def test_judge_training_accepts_only_ended_runs() -> None:
     beyond = {"judgements.on_policy": ["9" * 20], "trainer.start": "fresh:tiny"}
     with pytest.raises(ConfigError, match="there is no run '9999"):
         runs.start(run=runs.create(recipe="train-judge", overrides=beyond))
     source, claim = launched()
     folder_of(str(source.pk))
-    settings_of = {"judgements.on_policy": [str(source.pk)], "trainer.start": "fresh:tiny"}
-    learner = runs.create(recipe="train-judge", overrides=settings_of)
+    settings = {"judgements.on_policy": [str(source.pk)], "trainer.start": "fresh:tiny"}
+    learner = runs.create(recipe="train-judge", overrides=settings)
     with pytest.raises(ConfigError, match=f"run {source.pk} has not ended"):
         runs.start(run=learner)
     stream = Stream(epoch=claim.epoch)
@@ -196,14 +196,14 @@ def test_a_judge_learns_from_runs_that_have_ended_only() -> None:
     runs.start(run=learner)
 
 
-def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
+def test_exports_include_the_test_passes_for_selection(tmp_path: Path) -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
     judge = scored(run, tasks[0], {0: 0.9, 1: 0.3, 2: 0.8, 3: 0.1})
     tests = scored_by_tests(run, tasks[0], {0: (3, 0), 1: (None, None), 2: (5, 0)})
     path = tmp_path / "rollouts.jsonl"
     printed("run", "export", run.pk, "--output", path, "--tests", tests.pk, "--verifier", judge.pk)
-    table = [(one.p_yes, one.regression_passes, one.reproduction_passes) for one in read_table(path)]
+    table = [(row.p_yes, row.regression_passes, row.reproduction_passes) for row in read_table(path)]
     assert table == [(0.9, 3, 0), (0.3, None, None), (0.8, 5, 0), (0.1, None, None)]
     for wrong in (judge.pk, 999):
         with pytest.raises(
@@ -214,9 +214,9 @@ def test_exports_have_the_passes_that_selection_reads(tmp_path: Path) -> None:
         printed("run", "export", run.pk, "--output", path, "--verifier", tests.pk)
 
 
-def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None:
+def test_rollouts_of_testing_agents_do_not_count_as_solutions(tmp_path: Path) -> None:
     dataset, tasks = make_dataset()
-    found = {}
+    created = {}
     for name in ("collect", "write-tests"):
         config = {
             "dataset.name": dataset.name, "dataset.split": "train", "policy.checkpoint": "builtin:quickstart",
@@ -227,32 +227,32 @@ def test_rollouts_of_testing_agents_count_as_no_solution(tmp_path: Path) -> None
         stream.started()
         rollout(stream, ref(0, tasks[0].key, 0), 1, passed=True, patch="a")
         post(claim, stream)
-        found[name] = run
-    assert measuring_runs(dataset.pk) == [found["collect"].pk]
-    assert run_reads.runs_to_verify() == [found["collect"].pk]
-    assert run_reads.runs_with_rollouts(dataset.name) == [found["collect"].pk]
-    assert [one.run_id for one in dataset_reads.runs_on_task(tasks[0])] == [found["collect"].pk]
-    assert run_reads.runs_with_written_tests() == [found["write-tests"].pk]
+        created[name] = run
+    assert measuring_runs(dataset.pk) == [created["collect"].pk]
+    assert run_reads.runs_to_verify() == [created["collect"].pk]
+    assert run_reads.runs_with_rollouts(dataset.name) == [created["collect"].pk]
+    assert [entry.run_id for entry in dataset_reads.runs_on_task(tasks[0])] == [created["collect"].pk]
+    assert run_reads.runs_with_written_tests() == [created["write-tests"].pk]
     chosen = learning.choose(TrajectoryQuery(splits=()), seed=0)
-    assert [run for run, _ in chosen.runs] == [found["collect"].pk]
-    named = learning.choose(TrajectoryQuery(splits=(), runs=(found["write-tests"].pk,)), seed=0)
-    assert [run for run, _ in named.runs] == [found["write-tests"].pk]
+    assert [run for run, _ in chosen.runs] == [created["collect"].pk]
+    named = learning.choose(TrajectoryQuery(splits=(), runs=(created["write-tests"].pk,)), seed=0)
+    assert [run for run, _ in named.runs] == [created["write-tests"].pk]
     client = reader(Role.OPERATOR)
-    writers = Run.objects.filter(pk=found["write-tests"].pk)
-    for kept in (0, 1):
-        writers.update(collection={"solved": kept, "graded": 1})
-        page = client.get(f"/runs/{found['write-tests'].pk}/").content.decode()
-        assert ("Verify with these tests" in page) == bool(kept)
+    writers = Run.objects.filter(pk=created["write-tests"].pk)
+    for solved in (0, 1):
+        writers.update(collection={"solved": solved, "graded": 1})
+        page = client.get(f"/runs/{created['write-tests'].pk}/").content.decode()
+        assert ("Verify with these tests" in page) == bool(solved)
         assert "predictions.jsonl" not in page
     assert "verifier.tests=" in page
-    for name, run in found.items():
+    for name, run in created.items():
         expected = 404 if run.writes_tests else 200
         for path in (f"/runs/{run.pk}/predictions.jsonl", f"/api/v1/runs/{run.pk}/predictions"):
             assert client.get(path).status_code == expected, (name, path)
     with pytest.raises(CommandFailedError, match="no such finished rollouts"):
         printed(
-            "evaluation", "predictions", found["write-tests"].pk, "--output", tmp_path / "predictions.jsonl"
+            "evaluation", "predictions", created["write-tests"].pk, "--output", tmp_path / "predictions.jsonl"
         )
-    page = client.get(f"/runs/{found['collect'].pk}/").content.decode()
+    page = client.get(f"/runs/{created['collect'].pk}/").content.decode()
     assert "Verify by tests" in page
     assert "Train a judge" in page

@@ -51,7 +51,7 @@ def verifier(source: str = "7007") -> tuple[Run, Claim]:
 
 
 def judging(source: str = "7007") -> tuple[Run, Claim, Stream]:
-    """A verifier and the events of its first attempt, which has begun."""
+    """Launch a verifier; return it with the stream of its first attempt, which has started."""
     run, claim = verifier(source)
     stream = Stream(epoch=claim.epoch)
     stream.started(total=0)
@@ -80,21 +80,21 @@ def reader(role: Role = Role.VIEWER) -> Client:
     return client
 
 
-def test_scores_are_stored_under_their_keys_and_later_ones_replace() -> None:
+def test_later_scores_replace_earlier_ones_of_the_same_rollout() -> None:
     run, claim, stream = judging()
     score(stream, 0, None, error="no answer", attempts=3)
     score(stream, 1, 0.25, yes_logprob=-2.0, no_logprob=-0.9)
     post(claim, stream)
     newer = relaunched(run, claim)
-    again = Stream(epoch=2, first_seq=stream.next_seq)
-    again.started(total=0)
-    score(again, 0, 0.75)
-    post(newer, again)
+    second = Stream(epoch=2, first_seq=stream.next_seq)
+    second.started(total=0)
+    score(second, 0, 0.75)
+    post(newer, second)
     rows = Score.objects.filter(run=run).order_by("index").values_list("index", "p_yes", "error", "attempts")
     assert list(rows) == [(0, 0.75, "", 1), (1, 0.25, "", 1)]
 
 
-def test_what_an_engine_recorded_is_on_the_page(tmp_path: Path) -> None:
+def test_scores_in_the_engines_spool_are_shown_on_the_page(tmp_path: Path) -> None:
     source = Source(tmp_path)
     with source.attempt() as sink:
         for task in TASKS:
@@ -129,13 +129,13 @@ def test_a_missing_score_is_shown_with_its_reason_and_never_as_a_number() -> Non
         client.get(f"/runs/{run.pk}/?tab=scores&scores=missing").content.decode(), "run-panel"
     )
     assert missing.count('data-key="score-') == 1
-    found = client.get(f"/api/v1/runs/{run.pk}/scores").json()
-    assert [(item["index"], item["p_yes"]) for item in found["items"]] == [(1, 0.0), (0, None)]
-    found = client.get(f"/api/v1/runs/{run.pk}/scores?missing=true").json()
-    assert (found["total"], found["items"][0]["error"]) == (1, HOSTILE)
+    scores = client.get(f"/api/v1/runs/{run.pk}/scores").json()
+    assert [(item["index"], item["p_yes"]) for item in scores["items"]] == [(1, 0.0), (0, None)]
+    scores = client.get(f"/api/v1/runs/{run.pk}/scores?missing=true").json()
+    assert (scores["total"], scores["items"][0]["error"]) == (1, HOSTILE)
 
 
-def test_missing_scores_of_a_run_that_succeeded_are_tried_again_on_demand() -> None:
+def test_missing_scores_of_a_succeeded_run_are_retried_on_demand() -> None:
     run, claim, stream = judging()
     score(stream, 0, None, error="no answer")
     score(stream, 1, 0.5)
@@ -149,11 +149,11 @@ def test_missing_scores_of_a_run_that_succeeded_are_tried_again_on_demand() -> N
     newer = claim_launch(run_id=run.pk)
     assert newer is not None
     assert newer.epoch == claim.epoch + 1
-    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
-    again.started(total=0)
-    score(again, 0, 0.75)
-    again.add("run_finished", state="succeeded", summary={"without_score": 0})
-    post(newer, again)
+    second = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    second.started(total=0)
+    score(second, 0, 0.75)
+    second.add("run_finished", state="succeeded", summary={"without_score": 0})
+    post(newer, second)
     assert ">Retry missing scores<" not in client.get(f"/runs/{run.pk}/").content.decode()
     assert client.post(f"/api/v1/runs/{run.pk}/resume").status_code == 409
     run.refresh_from_db()
@@ -170,7 +170,7 @@ def test_calibration_is_shown_by_length_and_repository() -> None:
         score(stream, index, 0.1 + index / 10, task="t1", prompt_tokens=9000)
     post(claim, stream)
     panel = build_scores(run, {})
-    assert [(one.title, [part.name for part in one.parts]) for one in panel.breakdowns] == [
+    assert [(breakdown.title, [part.name for part in breakdown.parts]) for breakdown in panel.breakdowns] == [
         ("Prompt tokens", ["below 2,000", "8,000 and more"]),
         ("Repository", ["left", "right"]),
     ]
@@ -188,12 +188,15 @@ def test_calibration_is_shown_over_the_iterations_of_training() -> None:
     for iteration, p_yes in ((0, 0.9), (0, 0.2), (11, 0.1), (11, 0.8), (12, 0.5)):
         score(stream, round(p_yes * 10), p_yes, iteration=iteration, resolved=p_yes in (0.9, 0.1))
     post(claim, stream)
-    (found,) = build_scores(run, {}).breakdowns
-    assert (found.title, [part.name for part in found.parts]) == ("Iteration", ["0–1", "10–11", "12–13"])
-    assert [part.calibration.auc for part in found.parts] == [1.0, 0.0, None]
+    (breakdown,) = build_scores(run, {}).breakdowns
+    assert (breakdown.title, [part.name for part in breakdown.parts]) == (
+        "Iteration",
+        ["0–1", "10–11", "12–13"],
+    )
+    assert [part.calibration.auc for part in breakdown.parts] == [1.0, 0.0, None]
 
 
-def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
+def test_calibration_is_split_by_run_phase_and_iteration() -> None:
     run, claim, stream = judging()
     for source, phase, iteration in (
         ("7007", "train", 0),
@@ -214,7 +217,7 @@ def test_calibration_keeps_runs_phases_and_their_iterations_apart() -> None:
     )  # fmt: skip
 
 
-def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
+def test_scores_of_removed_rollouts_are_left_out_everywhere() -> None:
     _, tasks = make_dataset()
     source, claim = launched()
     stream = Stream(epoch=claim.epoch)
@@ -223,65 +226,67 @@ def test_scores_of_rollouts_that_are_no_more_count_nowhere() -> None:
     for key in keys:
         rollout(stream, key, 1, key["index"] == 0, "a")
     post(claim, stream)
-    run, judges, judged = judging(str(source.pk))
+    run, judge_claim, judgements = judging(str(source.pk))
     for key in keys:
-        given = {"p_yes": 0.9 - key["index"] / 10, "resolved": key["index"] == 0}
-        judged.add("trajectory_scored", source=str(source.pk), source_epoch=claim.epoch, ref=key, score=given)
-    post(judges, judged)
+        fields = {"p_yes": 0.9 - key["index"] / 10, "resolved": key["index"] == 0}
+        judgements.add(
+            "trajectory_scored", source=str(source.pk), source_epoch=claim.epoch, ref=key, score=fields
+        )
+    post(judge_claim, judgements)
     panel = build_scores(run, {})
     assert (panel.calibration.count, panel.page.total, panel.num_stale) == (4, 4, 0)
     newer = relaunched(source, claim)
-    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
-    again.started(resumed_from=1)
-    post(newer, again)
+    second = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    second.started(resumed_from=1)
+    post(newer, second)
     panel = build_scores(run, {})
     assert (panel.calibration.count, panel.page.total, panel.num_stale) == (2, 2, 2)
-    rollout(again, keys[2], 1, True, "b")
-    post(newer, again, 1)
+    rollout(second, keys[2], 1, True, "b")
+    post(newer, second, 1)
     panel = build_scores(run, {})
     assert (panel.calibration.count, panel.num_stale) == (2, 2), "made again is not what was scored"
     source.refresh_from_db()
     point = Point(run=source, phase="train", iteration=1)
-    assert [one.num_scored for one in verifiers(point)] == []
+    assert [entry.num_scored for entry in verifiers(point)] == []
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
     assert "2 scores of rollouts that a later attempt of their run removed or made again are left out" in page
     newest = relaunched(source, newer)
-    anew = Stream(epoch=newest.epoch, first_seq=again.next_seq)
-    anew.started()
-    post(newest, anew)
+    third = Stream(epoch=newest.epoch, first_seq=second.next_seq)
+    third.started()
+    post(newest, third)
     panel = build_scores(run, {})
     assert (panel.calibration.count, panel.page.total, panel.num_stale) == (0, 0, 4)
 
 
-def test_scores_that_are_shown_stay_until_the_run_ends() -> None:
+def test_shown_scores_are_not_refreshed_until_the_run_ends() -> None:
     run, claim, stream = judging()
     score(stream, 0, 0.5)
     post(claim, stream)
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
     assert "Read them now" in page
-    shown = Subscription("run", run.pk, (), (("tab", "scores"),), Role.VIEWER)
+    subscription = Subscription("run", run.pk, (), (("tab", "scores"),), Role.VIEWER)
     with CaptureQueriesContext(connection) as update:
-        assert set(snapshot_of(shown).html) == {*RUN_REGIONS} - {"run-panel"}
+        assert set(snapshot_of(subscription).html) == {*RUN_REGIONS} - {"run-panel"}
     assert not [query["sql"] for query in update.captured_queries if "p_yes" in query["sql"]]
     stream.add("run_finished", state="succeeded")
     post(claim, stream, 2)
-    ended = snapshot_of(shown).html["run-panel"]
+    ended = snapshot_of(subscription).html["run-panel"]
     assert ended.count('data-key="score-') == 1
     assert "Read them now" not in ended
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_page_tells_which_runs_had_not_ended_when_they_were_read(*, follow: bool) -> None:
-    source, collecting = launched()
-    going = Stream()
-    going.started()
-    post(collecting, going)
+def test_page_names_runs_that_had_not_ended_when_they_were_read(*, follow: bool) -> None:
+    source, claim = launched()
+    stream = Stream()
+    stream.started()
+    post(claim, stream)
     folder_of(str(source.pk))
     run, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
-    told = f"Run {source.pk} had not ended when this run read it"
-    assert (told in reader().get(f"/runs/{run.pk}/").content.decode()) is not follow
-    going.add("run_finished", state="succeeded")
-    post(collecting, going, 1)
+    notice = f"Run {source.pk} had not ended when this run read it"
+    assert (notice in reader().get(f"/runs/{run.pk}/").content.decode()) is not follow
+    stream.add("run_finished", state="succeeded")
+    post(claim, stream, 1)
     assert build_scores(run, {}).unfinished == (() if follow else (source.pk,))
     later, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
     assert build_scores(later, {}).unfinished == ()
@@ -332,7 +337,7 @@ def test_the_page_needs_the_same_queries_for_any_number_of_scores(
 
 
 @pytest.mark.parametrize(("state", "follows"), [("running", True), ("paused", True), ("succeeded", False)])
-def test_verify_follows_a_run_that_is_performed(state: str, follows: bool) -> None:
+def test_verify_link_follows_only_active_runs(state: str, follows: bool) -> None:
     run, claim = launched(runs.create(recipe="frozenlake", overrides={}))
     stream = Stream()
     stream.started(total=1)

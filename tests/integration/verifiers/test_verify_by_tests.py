@@ -1,4 +1,4 @@
-"""Runs that verify by tests: testing agents write them, candidates run them, scores are events."""
+"""Verification by tests: tests written by agents, their runs on candidates, and scores as events."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def row(home: Path) -> TaskRow:
-    made = broken_task(home, write_toy(home / "source"))
-    save_dataset(home, "toy", [made], {"sources": []})
-    return made
+    task_row = broken_task(home, write_toy(home / "source"))
+    save_dataset(home, "toy", [task_row], {"sources": []})
+    return task_row
 
 
 def finished(home: Path, name: str, task_id: str, patches: Mapping[str, bool]) -> None:
-    """A finished run with one rollout for each patch."""
+    """Write a finished run with one rollout for each patch."""
     run_dir = home / "runs" / name
     run_dir.mkdir(parents=True)
     (run_dir / "config.json").write_text(json.dumps({"seed": 0, "dataset": {"name": "toy"}}))
@@ -75,8 +75,8 @@ def perform(home: Path, name: str, config: AnyRun, *, epoch: int = 1) -> dict[st
 
 
 def by_tests(runs: list[str], **settings: Any) -> AnyRun:
-    given = {"verifier.runs": runs, "sandbox.memory_mb": 512, "verifier.timeout_s": 120.0, **settings}
-    return resolve("verify-by-tests", given)
+    merged = {"verifier.runs": runs, "sandbox.memory_mb": 512, "verifier.timeout_s": 120.0, **settings}
+    return resolve("verify-by-tests", merged)
 
 
 def scores(home: Path, name: str) -> dict[int, dict[str, Any]]:
@@ -88,7 +88,7 @@ def passes(score: Mapping[str, Any]) -> tuple[int | None, int | None]:
 
 
 def writing(body: dict[str, Any], _number: int) -> Reply:
-    """An endpoint that writes one of three tests, chosen by the seed of the response."""
+    """Respond as a testing agent that writes each of three tests in turn."""
     messages = body["messages"]
     if "ready?" in messages[-1]["content"]:
         return Reply(content="ready")
@@ -105,7 +105,7 @@ _turns: Iterator[int]
 
 @pytest.fixture(scope="module")
 def tests_run(home: Path, row: TaskRow) -> str:
-    """A run in which testing agents behind an endpoint wrote a good, a toxic and a useless test."""
+    """Name of a run in which testing agents wrote a good, a toxic and a useless test."""
     global _turns
     _turns = iter(range(100))
     with openai_server(writing) as server:
@@ -119,23 +119,23 @@ def tests_run(home: Path, row: TaskRow) -> str:
     return "written"
 
 
-def test_testing_agents_are_rewarded_for_tests_that_fail_on_the_untouched_tree(
+def test_testing_agents_are_rewarded_for_tests_that_fail_on_the_unpatched_tree(
     home: Path, tests_run: str
 ) -> None:
     rollouts = events(home, tests_run, "trajectory_finished")
-    found = {
+    outcomes = {
         content: (event["reward"], event["detail"].partition(":")[0])
         for event in rollouts
         for content in (TEST, TOXIC, PASSING)
         if content.splitlines()[-1].strip() in event["patch"]
     }
-    assert found == {TEST: (1.0, ""), TOXIC: (1.0, ""), PASSING: (0.0, "passes")}
+    assert outcomes == {TEST: (1.0, ""), TOXIC: (1.0, ""), PASSING: (0.0, "passes")}
     assert events(home, tests_run)[-1]["summary"]["solve_rate_last"] == pytest.approx(2 / 3)
 
 
 @pytest.fixture(scope="module")
 def verified(home: Path, row: TaskRow, tests_run: str) -> AnyRun:
-    """Configuration of a run that verified the three patches of another one by the written tests."""
+    """Configuration of a run that verified three patches of another run by the written tests."""
     finished(home, "7", row.task.id, {GOOD: True, BREAKING: False, "": False})
     config = by_tests(["7"], **{"verifier.tests": [tests_run]})
     ended = perform(home, "v", config)
@@ -143,21 +143,21 @@ def verified(home: Path, row: TaskRow, tests_run: str) -> AnyRun:
     return config
 
 
-def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
+def test_patches_are_scored_by_repository_tests_and_written_tests(
     home: Path, row: TaskRow, tests_run: str, verified: AnyRun
 ) -> None:
-    found = scores(home, "v")
-    total = found[0]["regression_tests"]
+    scores_by_index = scores(home, "v")
+    total = scores_by_index[0]["regression_tests"]
     assert total > 2
-    assert {index: passes(score) for index, score in found.items()} == {
+    assert {index: passes(score) for index, score in scores_by_index.items()} == {
         0: (total, 1), 1: (total - 1, 2), 2: (total, 0),
     }  # fmt: skip
-    assert {index: score["regression_status"] for index, score in found.items()} == {
+    assert {index: score["regression_status"] for index, score in scores_by_index.items()} == {
         0: "ran", 1: "ran", 2: "no_change",
     }  # fmt: skip
-    assert "the patch is empty" in found[2]["detail"]
-    assert [score["resolved"] for score in found.values()] == [True, False, False]
-    assert all(score["p_yes"] is None and not score["error"] for score in found.values())
+    assert "the patch is empty" in scores_by_index[2]["detail"]
+    assert [score["resolved"] for score in scores_by_index.values()] == [True, False, False]
+    assert all(score["p_yes"] is None and not score["error"] for score in scores_by_index.values())
     examined = events(home, "v", "test_examined")
     assert {(event["source"], event["source_epoch"]) for event in examined} == {(tests_run, 1)}
     by_rejection = sorted((event["test"]["rejection"], event["test"]["good_passed"]) for event in examined)
@@ -169,27 +169,27 @@ def test_patches_are_scored_by_the_repositorys_tests_and_by_written_ones(
     assert (alert["code"], alert["task_ids"]) == ("toxic_tests", [row.task.id])
 
 
-def test_a_later_attempt_scores_what_is_left_without_running_tests_again(
+def test_later_attempt_scores_remaining_tasks_without_rerunning_tests(
     home: Path, verified: AnyRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(home / "runs" / "v", home / "runs" / "w")
     first = scores(home, "w")
     spool = home / "runs" / "w" / SPOOL_NAME
-    begun = spool.read_bytes().splitlines(keepends=True)[0]
-    ran: list[str] = []
+    first_line = spool.read_bytes().splitlines(keepends=True)[0]
+    calls: list[str] = []
 
     async def counted(runs: TestRuns, *given: Any, **named: Any) -> Any:
-        ran.append("run")
+        calls.append("run")
         raise AssertionError
 
     monkeypatch.setattr(TestRuns, "run", counted)
     assert perform(home, "w", verified, epoch=2)["summary"]["scored"] == 3
     assert len(events(home, "w", "trajectory_scored")) == 3, "scored tasks are passed over"
-    spool.write_bytes(begun)
+    spool.write_bytes(first_line)
     assert (home / "runs" / "w" / REPORTS_NAME).is_dir()
     assert perform(home, "w", verified, epoch=3)["state"] == "succeeded"
     assert scores(home, "w") == first
-    assert ran == []
+    assert calls == []
 
 
 def test_tests_of_a_testing_run_that_was_started_over_do_not_count(
@@ -232,7 +232,7 @@ def test_reading_ends_when_the_run_is_stopped(home: Path, row: TaskRow) -> None:
         ({"verifier.phases": ["eval:heldout"]}, "no graded trajectories in these phases"),
     ],
 )
-def test_what_cannot_be_verified_fails_with_the_setting(
+def test_unverifiable_runs_fail_and_name_the_setting(
     home: Path, row: TaskRow, settings: dict[str, Any], message: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     if not (home / "runs" / "5").exists():
@@ -258,7 +258,7 @@ def test_settings_without_effect_are_refused(recipe: str, settings: dict[str, An
         resolve(recipe, settings)
 
 
-def test_configurations_of_earlier_versions_name_a_judge() -> None:
+def test_configurations_of_earlier_versions_are_read_as_judge_runs() -> None:
     config = resolve("verify", {}).model_dump(mode="json")
     del config["method"]
     assert parse_run_config(config).model_dump()["method"] == "judge"
