@@ -1,4 +1,4 @@
-"""``trainyard collect``: which run it makes, what it leaves out, and what it prints about it."""
+"""``trainyard collect``: settings of the run, skipped tasks, and printed hints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture(autouse=True)
 def dataset() -> Dataset:
-    made = Dataset.objects.create(name="tasks")
-    Task.objects.create(dataset=made, key="a", instance_id="a", split="train", image="local:a")
-    return made
+    tasks = Dataset.objects.create(name="tasks")
+    Task.objects.create(dataset=tasks, key="a", instance_id="a", split="train", image="local:a")
+    return tasks
 
 
 def collect(*arguments: str) -> tuple[Run, str]:
@@ -28,7 +28,7 @@ def collect(*arguments: str) -> tuple[Run, str]:
     return Run.objects.latest("pk"), out
 
 
-def test_the_run_has_what_was_asked_for() -> None:
+def test_run_has_the_requested_settings() -> None:
     run, out = collect(
         *("--model", "builtin:quickstart", "--samples", "4", "--concurrency", "16", "--temperature", "0.5"),
         *("--start", "10", "--limit", "20", "--shuffle", "--split", "heldout"),
@@ -43,16 +43,16 @@ def test_the_run_has_what_was_asked_for() -> None:
     assert (config["rollout"]["group_size"], config["rollout"]["max_concurrent"]) == (4, 16)
     dataset = {name: config["dataset"][name] for name in ("name", "split", "limit")}
     assert dataset == {"name": "tasks", "split": "heldout", "limit": 20}
-    found = {name: config["collection"][name] for name in ("start_index", "shuffle", "skip", "skip_runs")}
-    assert found == {"start_index": 10, "shuffle": True, "skip": "none", "skip_runs": []}
+    selection = {name: config["collection"][name] for name in ("start_index", "shuffle", "skip", "skip_runs")}
+    assert selection == {"start_index": 10, "shuffle": True, "skip": "none", "skip_runs": []}
     assert config["collection"]["retry_temperatures"] == [0.1, 0.2]
     assert (config["seed"], config["sandbox"]["backend"]) == (7, "local")
     assert f"/runs/{run.pk}/" in out
     assert f"evaluation predictions {run.pk}" in out
 
 
-def begun(run: Run) -> Run:
-    """The run after its process has written its first event."""
+def post_start(run: Run) -> Run:
+    """Post the first event of a run and return the run."""
     claim = attempts.claim_launch(run_id=run.pk)
     assert claim is not None
     stream = Stream()
@@ -61,31 +61,31 @@ def begun(run: Run) -> Run:
     return run
 
 
-def test_skipping_names_the_earlier_collections_of_this_model_on_this_dataset() -> None:
+def test_skipping_uses_earlier_collections_of_the_same_model_and_dataset() -> None:
     first, out = collect("--model", "oracle", "--skip", "solved")
     assert first.config["collection"]["skip"] == "none"
     assert "nothing is left out" in out
-    begun(first)
-    second = begun(collect("--model", "oracle", "--samples", "3")[0])
-    begun(collect("--model", "noop")[0])
-    collect("--model", "oracle")  # has not begun
+    post_start(first)
+    second = post_start(collect("--model", "oracle", "--samples", "3")[0])
+    post_start(collect("--model", "noop")[0])
+    collect("--model", "oracle")  # has not started
     Dataset.objects.create(name="other")
     run_command("collect", "other", "--model", "oracle")
-    begun(Run.objects.latest("pk"))
+    post_start(Run.objects.latest("pk"))
     third, out = collect("--model", "oracle", "--skip", "solved")
     assert third.config["collection"]["skip"] == "solved"
     assert third.config["collection"]["skip_runs"] == [str(first.pk), str(second.pk)]
     assert f"solved in run {first.pk}, {second.pk}: left out" in out
 
 
-def test_wrong_choices_are_explained() -> None:
+def test_invalid_settings_are_refused_with_the_reason() -> None:
     with pytest.raises(CommandFailedError, match=r"rollout\.group_size"):
         collect("--model", "oracle", "--samples", "0")
     with pytest.raises(CommandFailedError, match="dataset 'absent' is not here"):
         run_command("collect", "absent", "--model", "oracle")
 
 
-def test_a_model_of_an_endpoint_calls_tools_natively() -> None:
+def test_endpoint_models_use_native_tool_calls() -> None:
     endpoints.save(name="lab", address="http://127.0.0.1:9/v1", key="secret-key")
     run, out = collect("--model", "org/large", "--endpoint", "lab", "--temperature", "0.7")
     policy = run.config["policy"]
@@ -99,7 +99,7 @@ def test_a_model_of_an_endpoint_calls_tools_natively() -> None:
 @pytest.mark.parametrize(
     "command", [("collect", "tasks", "--model", "oracle"), ("run", "launch", "quickstart")]
 )
-def test_a_run_that_is_refused_leaves_no_experiment(command: tuple[str, ...]) -> None:
+def test_refused_run_creates_no_experiment(command: tuple[str, ...]) -> None:
     with pytest.raises(CommandFailedError, match="seed"):
         run_command(*command, "--experiment", "never", "--set", "seed=-1")
     assert not Experiment.objects.filter(name="never").exists()

@@ -19,7 +19,7 @@ STATE = {"tool_calls": [{"id": "x", "extra_content": {"google": {"thought_signat
 
 
 def chat_stream(epoch: int = 1) -> Stream:
-    """Two rollouts: one of which everything is known, one of an endpoint that reports little."""
+    """Return the events of two rollouts: one fully reported, one of an endpoint that reports little."""
     stream = Stream(epoch=epoch)
     stream.started()
     stream.add("trajectory_started", ref=ref(0, "a", 0))
@@ -60,7 +60,7 @@ def test_costs_are_stored_and_summed_while_rollouts_run() -> None:
     ]
 
 
-def test_one_event_at_a_time_stores_the_same() -> None:
+def test_stored_costs_do_not_depend_on_batches() -> None:
     whole, _ = posted(chat_stream())
     run, claim = launched()
     stream = chat_stream()
@@ -69,15 +69,17 @@ def test_one_event_at_a_time_stores_the_same() -> None:
     assert snapshot(run) == snapshot(whole)
 
 
-def test_the_api_has_costs_and_says_where_token_ids_are(client: Client) -> None:
+def test_api_returns_costs_and_whether_token_ids_exist(client: Client) -> None:
     stream = chat_stream()
     stream.trajectory(ref(0, "b", 0))
     run, _ = posted(stream)
     detail = client.get(f"/api/v1/runs/{run.pk}").json()
     assert (detail["cost"], detail["cached_tokens"]) == (pytest.approx(0.256), 868)
     items = client.get(f"/api/v1/runs/{run.pk}/trajectories").json()["items"]
-    found = [(t["task_key"], t["index"], t["cost"], t["thinking_tokens"], t["has_token_ids"]) for t in items]
-    assert sorted(found, key=lambda row: row[:2]) == [
+    summaries = [
+        (t["task_key"], t["index"], t["cost"], t["thinking_tokens"], t["has_token_ids"]) for t in items
+    ]
+    assert sorted(summaries, key=lambda row: row[:2]) == [
         ("a", 0, 0.006, 7, False),
         ("a", 1, 0.25, None, False),
         ("b", 0, None, 7, True),
@@ -96,5 +98,5 @@ def test_the_api_has_costs_and_says_where_token_ids_are(client: Client) -> None:
         (0.0123, "$0.012"), (0.006, "$0.0060"), (0.00000012, "<$0.000001"), (1234.5, "$1\u202f234.50"),
     ],
 )  # fmt: skip
-def test_costs_are_written_in_dollars(value: Any, shown: str) -> None:
+def test_costs_are_formatted_in_dollars(value: Any, shown: str) -> None:
     assert usd(value) == shown

@@ -1,4 +1,4 @@
-"""Sandboxes and gradings follow the dataset: in the form, in new runs and in plans."""
+"""Defaults of sandboxes and gradings that follow the dataset, in new runs and in the form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def published() -> None:
 
 
 @pytest.mark.usefixtures("published")
-def test_published_rows_get_larger_sandboxes_and_as_many_gradings_as_the_pool_has() -> None:
+def test_published_datasets_get_larger_sandboxes_and_more_parallel_gradings() -> None:
     run = runs.create(recipe="quickstart", overrides={"dataset.name": "published"})
     sandbox = run.config["sandbox"]
     assert (sandbox["backend"], sandbox["memory_mb"], sandbox["processes"]) == ("docker", 4096, 256)
@@ -36,7 +36,7 @@ def test_published_rows_get_larger_sandboxes_and_as_many_gradings_as_the_pool_ha
 
 
 @pytest.mark.usefixtures("published")
-def test_what_a_person_sets_wins() -> None:
+def test_explicit_settings_override_dataset_defaults() -> None:
     chosen = {"dataset.name": "published", "sandbox.memory_mb": 1024, "grading.max_parallel": 2}
     config = draft(recipe="quickstart", overrides=chosen).resolved().model_dump()
     assert (config["sandbox"]["memory_mb"], config["grading"]["max_parallel"]) == (1024, 2)
@@ -44,7 +44,7 @@ def test_what_a_person_sets_wins() -> None:
 
 
 @pytest.mark.usefixtures("published")
-def test_the_form_enters_them_and_keeps_what_is_changed_back() -> None:
+def test_form_shows_dataset_defaults_and_keeps_values_changed_back() -> None:
     client = Client()
     client.force_login(make_user("ada", Role.OPERATOR))
     page = client.get("/runs/new/?recipe=quickstart&dataset.name=published").context

@@ -1,4 +1,4 @@
-"""Mirroring dataset folders, importing trajectories, accounts and commands."""
+"""Mirrored dataset folders, imported trajectories, pauses, and the first administrator."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def write_dataset(home: Path, name: str, keys: list[str]) -> None:
         (folder / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_a_folder_is_mirrored_and_what_left_it_stays_inactive(home: Path) -> None:
+def test_folder_is_mirrored_and_removed_tasks_become_inactive(home: Path) -> None:
     write_dataset(home, "d", ["k1", "k2", "k3"])
     dataset = datasets.sync(name="d")
     assert (dataset.num_tasks, dataset.splits) == (3, {"train": 2, "heldout": 1})
@@ -68,7 +68,7 @@ def test_a_folder_is_mirrored_and_what_left_it_stays_inactive(home: Path) -> Non
     assert Task.objects.get(key="k1").pk == first.pk
 
 
-def test_trajectories_find_their_tasks_when_the_dataset_comes_later(home: Path) -> None:
+def test_trajectories_are_linked_to_the_tasks_of_a_later_dataset(home: Path) -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
@@ -83,7 +83,7 @@ def test_trajectories_find_their_tasks_when_the_dataset_comes_later(home: Path) 
 
 
 @pytest.mark.parametrize("header", ['{"format": 1, "provenance": ["x"]}', "[1]", '{"provenance": 7}'])
-def test_a_header_of_another_shape_has_no_provenance(home: Path, header: str) -> None:
+def test_malformed_dataset_header_has_no_provenance(home: Path, header: str) -> None:
     write_dataset(home, "d", ["k1"])
     (home / "datasets" / "d" / "dataset.json").write_text(header)
     assert datasets.sync(name="d").provenance == {}
@@ -102,7 +102,7 @@ def test_a_broken_folder_changes_nothing(home: Path, broken: str) -> None:
     assert Task.objects.filter(active=True).count() == 1
 
 
-def test_a_finished_curation_asks_for_its_dataset(
+def test_finished_curation_requests_a_sync_of_its_dataset(
     home: Path, django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = runs.create(recipe="quickstart-dataset", overrides={"curation.output": "mine"})
@@ -117,7 +117,7 @@ def test_a_finished_curation_asks_for_its_dataset(
     assert ("trainyard.sync_dataset", "mine", run.pk) in sent
 
 
-def test_an_import_is_a_run_that_succeeded() -> None:
+def test_imported_trajectories_form_a_succeeded_run() -> None:
     stream = Stream()
     stream.trajectory(ref(0, "k1", 0))
     stream.trajectory(ref(0, "k1", 1), reward=0.0, termination="rollout_timeout")
@@ -148,28 +148,28 @@ FILES = {
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.name))
-def test_published_files_are_imported_and_nothing_unknown_is_learned_or_predicted(
+def test_published_files_are_imported_and_rollouts_without_verdict_not_used(
     path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = list(FILES[path](path, lambda *_: None))
-    print_ndjson(found, time=1.0)
+    loaded = list(FILES[path](path, lambda *_: None))
+    print_ndjson(loaded, time=1.0)
     lines = capsys.readouterr().out.encode().splitlines()
     run = trajectories.import_lines(file_name=path.name, lines=lines)
     stored = {row.task_key: row for row in Trajectory.objects.filter(run=run)}
     assert {key: (row.verdict, row.reward, row.cost, row.error) for key, row in stored.items()} == {
-        one.row.task.id: (one.verdict or "", one.reward, one.cost, one.error) for one in found
+        entry.row.task.id: (entry.verdict or "", entry.reward, entry.cost, entry.error) for entry in loaded
     }
     query = TrajectoryQuery(runs=(run.pk,), verdicts=(), distinct_patches=False)
-    known = {one.row.task.id for one in found if one.verdict is not None}
+    known = {entry.row.task.id for entry in loaded if entry.verdict is not None}
     assert set(learning.choose(query, seed=0).ids) == {stored[key].pk for key in known}
     choice = predictions.choose(run)
     assert choice is not None
-    assert {one.model_patch for one in predictions.predictions(run, choice)} == {
-        one.patch for one in found if one.patch is not None and one.verdict is not None
+    assert {entry.model_patch for entry in predictions.predictions(run, choice)} == {
+        entry.patch for entry in loaded if entry.patch is not None and entry.verdict is not None
     }
 
 
-def test_pausing_only_what_runs() -> None:
+def test_only_running_runs_can_be_paused() -> None:
     run = make_run()
     with pytest.raises(states.IllegalTransitionError):
         runs.pause(run=run)
@@ -179,9 +179,9 @@ def test_pausing_only_what_runs() -> None:
     post(claim, stream)
     runs.pause(run=run)
     assert (run.state, run.desired) == ("running", "pause")
-    again = Stream(first_seq=2)
-    again.add("run_paused")
-    post(claim, again)
+    second = Stream(first_seq=2)
+    second.add("run_paused")
+    post(claim, second)
     runs.resume(run=run)
     assert (run.state, run.desired) == ("paused", "run")
     states.move(run_id=run.pk, to=RunState.SUCCEEDED)
@@ -190,11 +190,11 @@ def test_pausing_only_what_runs() -> None:
             action(run=run)
 
 
-def test_the_first_admin_gets_a_password_once_and_the_last_one_stays() -> None:
+def test_first_admin_gets_a_password_once_and_the_last_one_is_kept() -> None:
     out = run_command("account", "ensure-admin")
     assert "password" in out
-    again = run_command("account", "ensure-admin")
-    assert again == ""
+    repeated = run_command("account", "ensure-admin")
+    assert repeated == ""
     admin = User.objects.get(username="admin")
     with pytest.raises(AccountError, match="last admin"):
         accounts.set_role(user=admin, role=Role.VIEWER)

@@ -1,4 +1,4 @@
-"""Measured difficulty: what counts, how sure it is, and how it reaches the engine."""
+"""Measured difficulty: counted attempts, confidence intervals, and selection in the engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NAMES = ("never", "sometimes", "always", "untried")
 
 @pytest.fixture
 def rows(settings: Any, tmp_path: Path) -> dict[str, TaskRow]:
-    """Four tasks; a training run solved 0 of 4, 1 of 4, 4 of 4 of the first three."""
+    """Rows of four tasks; a training run solved 0, 1 and 4 of 4 attempts at the first three."""
     settings.TRAINYARD_HOME = tmp_path
     made = {name: make_row(name) for name in NAMES}
     save_dataset(tmp_path, "d", list(made.values()), {})
@@ -58,8 +58,8 @@ def dataset() -> Dataset:
 
 def rates(rows: dict[str, TaskRow]) -> dict[str, SolveRate]:
     pks = dict(Task.objects.values_list("instance_id", "pk"))
-    found = difficulty.rates_of(dataset().pk, list(pks.values()))
-    return {name: found[pks[name]] for name in rows if pks[name] in found}
+    measured = difficulty.rates_of(dataset().pk, list(pks.values()))
+    return {name: measured[pks[name]] for name in rows if pks[name] in measured}
 
 
 def test_attempts_of_all_runs_are_summed_and_lost_ones_left_out(rows: dict[str, TaskRow]) -> None:
@@ -75,12 +75,12 @@ def test_tasks_ended_by_time_limits_do_not_count_as_never_solved(rows: dict[str,
     stream.started()
     for name in ("untried", "never"):
         for index in range(2):
-            cut = ref(0, rows[name].task.id, index)
-            stream.trajectory(cut, steps=1, reward=0.0, termination="rollout_timeout")
+            key = ref(0, rows[name].task.id, index)
+            stream.trajectory(key, steps=1, reward=0.0, termination="rollout_timeout")
     post(claim, stream)
-    found = rates(rows)
-    assert "untried" not in found
-    assert found["never"] == SolveRate(0, 6, 2)
+    measured = rates(rows)
+    assert "untried" not in measured
+    assert measured["never"] == SolveRate(0, 6, 2)
     assert difficulty.profile(dataset()).classes["none"] == 1
     names = Task.objects.filter(pk__in=difficulty.measured_tasks(dataset().pk, kind="none"))
     assert set(names.values_list("instance_id", flat=True)) == {"never"}
@@ -88,7 +88,7 @@ def test_tasks_ended_by_time_limits_do_not_count_as_never_solved(rows: dict[str,
     assert never.total == 0
 
 
-def test_policies_that_know_the_answer_measure_nothing(rows: dict[str, TaskRow]) -> None:
+def test_oracle_and_noop_attempts_are_not_measured(rows: dict[str, TaskRow]) -> None:
     before = rates(rows)
     attempts(rows, solved={"never": 4, "untried": 4}, recipe="quickstart-oracle")
     attempts(rows, solved={"never": 0, "untried": 0}, recipe="quickstart-oracle", policy={"type": "noop"})
@@ -99,11 +99,11 @@ def test_policies_that_know_the_answer_measure_nothing(rows: dict[str, TaskRow])
     ("solved", "graded", "low", "high"),
     [(0, 10, 0.0, 0.2775), (5, 10, 0.2366, 0.7634), (8, 8, 0.6756, 1.0), (1, 4, 0.0456, 0.6994)],
 )
-def test_the_interval_is_wilsons(solved: int, graded: int, low: float, high: float) -> None:
+def test_interval_is_the_wilson_score_interval(solved: int, graded: int, low: float, high: float) -> None:
     assert SolveRate(solved, graded).interval == pytest.approx((low, high), abs=5e-5)
 
 
-def test_an_untried_task_may_be_anything() -> None:
+def test_untried_task_has_the_full_interval_and_no_rate() -> None:
     assert SolveRate().interval == (0.0, 1.0)
     assert SolveRate().rate is None
 
@@ -123,16 +123,18 @@ def test_tasks_are_found_by_class_and_by_range(rows: dict[str, TaskRow]) -> None
 
 
 def test_the_profile_counts_every_task_once(rows: dict[str, TaskRow], tmp_path: Path) -> None:
-    found = difficulty.profile(dataset())
-    assert found.classes == {"none": 1, "mixed": 1, "all": 1, "unmeasured": 1}
-    assert found.bins == (1, 0, 1, 0, 0, 0, 0, 0, 0, 1)
-    assert found.attempts == 12
+    profile = difficulty.profile(dataset())
+    assert profile.classes == {"none": 1, "mixed": 1, "all": 1, "unmeasured": 1}
+    assert profile.bins == (1, 0, 1, 0, 0, 0, 0, 0, 0, 1)
+    assert profile.attempts == 12
     save_dataset(tmp_path, "d", [rows["never"]], {})
     datasets.sync(name="d")
     assert difficulty.profile(dataset()).classes == {"none": 1, "mixed": 0, "all": 0, "unmeasured": 0}
 
 
-def test_a_run_that_chooses_by_solve_rate_is_handed_them(rows: dict[str, TaskRow], tmp_path: Path) -> None:
+def test_run_that_selects_by_solve_rate_gets_the_measured_rates(
+    rows: dict[str, TaskRow], tmp_path: Path
+) -> None:
     overrides = {"dataset.name": "d", "dataset.solve_rate_min": 0.01, "dataset.solve_rate_samples": 4}
     run = runs.create(recipe="quickstart", overrides=overrides)
     runs.start(run=run)

@@ -44,7 +44,7 @@ def test_the_newest_report_and_the_first_of_each_interval_are_stored() -> None:
     assert [sample.replicas[0]["running"] for sample in samples] == [0, INTERVAL_S, 2 * INTERVAL_S]
 
 
-def test_one_event_at_a_time_stores_the_same() -> None:
+def test_stored_reports_do_not_depend_on_batches() -> None:
     stored = []
     for size in (1, 2, 100):
         run, claim = launched()
@@ -61,21 +61,21 @@ def test_one_event_at_a_time_stores_the_same() -> None:
     assert stored[0] == stored[1] == stored[2]
 
 
-def test_a_new_attempt_forgets_the_engines_and_keeps_their_history() -> None:
+def test_new_attempt_clears_the_engines_and_keeps_their_history() -> None:
     run, claim = launched()
     stream = Stream()
     stream.started()
     report(stream, T0, replica())
     post(claim, stream)
     newer = relaunched(run, claim)
-    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
-    again.started(resumed_from=0)
-    post(newer, again)
+    second = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    second.started(resumed_from=0)
+    post(newer, second)
     assert not EngineReport.objects.filter(run=run).exists()
     assert EngineSample.objects.filter(run=run).count() == 1
 
 
-def test_a_long_history_is_thinned_at_even_distances_up_to_the_newest() -> None:
+def test_long_history_is_thinned_evenly_up_to_the_newest_sample() -> None:
     run, _ = launched()
     count = 5 * reads.MAX_POINTS + 3
     EngineSample.objects.bulk_create(
@@ -84,10 +84,10 @@ def test_a_long_history_is_thinned_at_even_distances_up_to_the_newest() -> None:
         )
         for number in range(count)
     )
-    found = [sample.interval for sample in reads.history(run.pk)]
-    assert len(found) <= reads.MAX_POINTS
-    assert found[-1] == count - 1
-    assert {later - earlier for earlier, later in zip(found, found[1:], strict=False)} == {6}
+    intervals = [sample.interval for sample in reads.history(run.pk)]
+    assert len(intervals) <= reads.MAX_POINTS
+    assert intervals[-1] == count - 1
+    assert {later - earlier for earlier, later in zip(intervals, intervals[1:], strict=False)} == {6}
 
 
 def test_the_api_returns_the_engines() -> None:
@@ -98,10 +98,10 @@ def test_the_api_returns_the_engines() -> None:
     post(claim, stream)
     client = Client()
     client.force_login(make_user("ada", Role.VIEWER))
-    found = client.get(f"/api/v1/runs/{run.pk}/engines").json()
-    assert found["queued"] == 2
-    assert found["newest"]["replicas"] == [replica()]
-    assert len(found["history"]) == 1
+    response = client.get(f"/api/v1/runs/{run.pk}/engines").json()
+    assert response["queued"] == 2
+    assert response["newest"]["replicas"] == [replica()]
+    assert len(response["history"]) == 1
     other, _ = launched()
     assert client.get(f"/api/v1/runs/{other.pk}/engines").json() == {
         "newest": None,

@@ -1,4 +1,4 @@
-"""Evaluations that run, stop, resume or lack rollouts, scores and names, as the report shows them."""
+"""Reports of evaluations that are running, stopped, resumed or without scores."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ def page(run: Run, **choices: Any) -> str:
 
 
 def evaluating(tasks: list[Task]) -> tuple[Run, Claim, Stream]:
-    """A run of one evaluation, two attempts a task: the first task's have ended, the second's are running."""
-    made = runs.create(
+    """Launch an evaluation with two attempts a task; only the first task's have all ended."""
+    draft = runs.create(
         recipe="quickstart-evaluate", overrides={"policy.checkpoint": "fresh:tiny", "rollout.group_size": 2}
     )
-    run, claim = launched(made)
+    run, claim = launched(draft)
     stream = Stream(epoch=claim.epoch)
     stream.started()
     evaluate(stream, tasks, SOLVED)
@@ -69,9 +69,9 @@ def evaluating(tasks: list[Task]) -> tuple[Run, Claim, Stream]:
 def test_a_running_evaluation_counts_tasks_whose_attempts_have_all_ended() -> None:
     _, tasks = make_dataset()
     run, claim, stream = evaluating(tasks)
-    found = report(run)
-    assert (found.ended, found.num_open_tasks) == (False, 2)
-    assert (found.rate.num_tasks, found.rate.rate) == (1, 1.0)
+    current = report(run)
+    assert (current.ended, current.num_open_tasks) == (False, 2)
+    assert (current.rate.num_tasks, current.rate.rate) == (1, 1.0)
     text = page(run)
     assert "has not ended: the run is running" in text
     assert "1 task whose attempts have all ended; 2 are left out" in text
@@ -82,12 +82,12 @@ def test_a_running_evaluation_counts_tasks_whose_attempts_have_all_ended() -> No
     rollout(stream, ref(0, tasks[2].key, 1, phase="eval:heldout"), 1, False, "a")
     end_evaluation(stream)
     post(claim, stream, posted)
-    found = report(run)
-    assert (found.ended, found.num_open_tasks, found.rate.rate) == (True, 0, 0.5)
+    current = report(run)
+    assert (current.ended, current.num_open_tasks, current.rate.rate) == (True, 0, 0.5)
     assert "has not ended" not in page(run)
 
 
-def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
+def test_stopped_evaluation_is_marked_incomplete_in_report_and_comparison() -> None:
     _, tasks = make_dataset()
     run, claim, stream = evaluating(tasks)
     posted = len(stream.lines)
@@ -110,7 +110,7 @@ def test_a_stopped_evaluation_says_so_also_in_a_comparison() -> None:
     assert (answer["second"]["ended"], answer["second"]["num_open_tasks"]) == (True, 0)
 
 
-def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_commands(tmp_path: Path) -> None:
+def test_verifier_without_scores_is_refused_by_page_api_and_commands(tmp_path: Path) -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
     known = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
@@ -132,7 +132,7 @@ def test_a_verifier_that_scored_nothing_there_is_refused_by_page_api_and_command
     assert not (tmp_path / "r.jsonl").exists()
 
 
-def test_scores_of_a_rollout_that_a_resume_made_again_are_not_those_of_the_new_one() -> None:
+def test_scores_of_a_rollout_do_not_apply_to_its_repetition_after_a_resume() -> None:
     _, tasks = make_dataset()
     run, claim = launched()
     stream = Stream(epoch=claim.epoch)
@@ -144,21 +144,21 @@ def test_scores_of_a_rollout_that_a_resume_made_again_are_not_those_of_the_new_o
     (ef,) = report(run, rule="ef").curves
     assert ef.points[-1].rate == 1.0
     newer = relaunched(run, claim)
-    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
-    again.started()
-    turned: Outcomes = (((False, False, True, True), "aabb"),)
-    evaluate(again, tasks, turned)
-    post(newer, again)
+    second = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    second.started()
+    reversed_outcomes: Outcomes = (((False, False, True, True), "aabb"),)
+    evaluate(second, tasks, reversed_outcomes)
+    post(newer, second)
     run.refresh_from_db()
-    found = report(run, rule="ef", verifier=verifier.pk)
-    assert found.curves == ()
-    assert "4 of 4 rollouts have no p_yes" in found.curves_error
+    repeated = report(run, rule="ef", verifier=verifier.pk)
+    assert repeated.curves == ()
+    assert "4 of 4 rollouts have no p_yes" in repeated.curves_error
     scored(run, tasks[0], {0: 0.2, 1: 0.1, 2: 0.9, 3: 0.8}, epoch=newer.epoch)
     assert report(run, rule="ef").curves[0].points[-1].rate == 1.0
 
 
-def test_patches_with_one_effect_are_one_patch() -> None:
-    """Blob hashes differ with the base that a policy wrote; a vote counts the effect."""
+def test_patches_with_equal_effect_count_as_one_patch() -> None:
+    """Votes compare the effect of patches, whose blob hashes may differ."""
     _, tasks = make_dataset()
     change = "--- a/a.py\n+++ b/a.py\n@@ -1 +1 @@\n-x\n+{}\n"
     run, claim = launched()
@@ -179,7 +179,7 @@ def test_patches_with_one_effect_are_one_patch() -> None:
     assert hashes[3] == "", "a blank patch is none"
 
 
-def test_an_oracles_patches_are_not_for_viewers() -> None:
+def test_viewers_cannot_compare_the_patches_of_an_oracle() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     oracle, claim = launched(runs.create(recipe="quickstart-oracle", overrides={}))

@@ -1,4 +1,4 @@
-"""Reports and comparisons of stored evaluations: page, API and commands give the same numbers."""
+"""Reports and comparisons of stored evaluations: page, API and commands return the same numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def printed(*command: Any) -> Any:
     return json.loads(run_command(*command))
 
 
-def test_api_and_command_give_the_same_report() -> None:
+def test_api_and_command_return_the_same_report() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     body = signed_in(Role.VIEWER).get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
@@ -58,7 +58,7 @@ def test_api_and_command_give_the_same_report() -> None:
     assert (report["phase"], report["iteration"]) == ("eval:heldout", 0)
 
 
-def test_rollouts_of_unknown_length_count_in_no_budget_of_tokens() -> None:
+def test_rollouts_of_unknown_length_are_left_out_of_token_budgets() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     rows = Trajectory.objects.filter(run=run)
@@ -93,7 +93,7 @@ def test_comparisons_name_gained_and_lost_tasks() -> None:
         assert answer.status_code == 422
 
 
-def test_evaluations_of_unequal_tasks_are_said_to_be() -> None:
+def test_comparison_reports_that_evaluations_have_different_tasks() -> None:
     _, tasks = make_dataset()
     first, second, other = (
         evaluated(tasks[:3], FIRST),
@@ -104,13 +104,13 @@ def test_evaluations_of_unequal_tasks_are_said_to_be() -> None:
     client = signed_in(Role.VIEWER)
     page = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[1]}).content.decode()
     assert "graded different tasks. Compared: 2 that both graded. Left out: 1 of the first only, 1 of" in page
-    apart = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[2]})
-    assert "none of them in common" in apart.content.decode()
+    disjoint = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[2]})
+    assert "none of them in common" in disjoint.content.decode()
     refused = client.get("/api/v1/evaluations/compare", {"first": keys[0], "second": keys[2]})
     assert refused.status_code == 422
 
 
-def test_scores_of_a_verifier_select_and_the_newest_is_the_default() -> None:
+def test_reports_select_by_verifier_scores_and_default_to_the_newest() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
     right = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
@@ -128,7 +128,7 @@ def test_scores_of_a_verifier_select_and_the_newest_is_the_default() -> None:
     assert printed("evaluation", "report", run.pk, "--verifier", right.pk)["verifier"] == right.pk
 
 
-def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> None:
+def test_exported_table_reproduces_the_curves_of_the_report(tmp_path: Path) -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:2], FIRST)
     verifier = scored(run, tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: 0.1})
@@ -136,7 +136,7 @@ def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> Non
     counts = printed("run", "export", run.pk, "--output", path, "--verifier", verifier.pk)
     assert counts == {"run": run.pk, "phase": "eval:heldout", "iteration": 0, "rollouts": 8}
     table = read_table(path)
-    assert [one.p_yes for one in table] == [0.9, 0.8, 0.2, 0.1, None, None, None, None]
+    assert [row.p_yes for row in table] == [0.9, 0.8, 0.2, 0.1, None, None, None, None]
     names = ["shortest", "majority", "oracle"]
     report = printed("evaluation", "report", run.pk)
     assert [curve["rule"] for curve in report["curves"]] == names
@@ -145,14 +145,14 @@ def test_an_exported_table_gives_the_curves_of_the_report(tmp_path: Path) -> Non
     ]
     rollouts, rejected = read_rollouts(path)
     assert rejected == []
-    assert [one.candidate.patch for one in rollouts] == list("aabbabbb")
+    assert [row.candidate.patch for row in rollouts] == list("aabbabbb")
     with pytest.raises(CommandFailedError, match="cannot write"):
         printed("run", "export", run.pk, "--output", tmp_path / "none" / "f")
     with pytest.raises(CommandFailedError, match="no such finished rollouts"):
         printed("run", "export", run.pk, "--output", path, "--iteration", 9)
 
 
-def test_tasks_with_fewer_rollouts_end_the_curves_count_with_all_or_are_left_out() -> None:
+def test_tasks_with_few_rollouts_end_the_curves_use_all_or_are_left_out() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     client, address = signed_in(Role.VIEWER), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report"
@@ -176,8 +176,8 @@ def test_tasks_with_fewer_rollouts_end_the_curves_count_with_all_or_are_left_out
     assert (points[-1], num_tasks) == ((4, 1.0, 0), 3)
     assert points[0][1] == pytest.approx((0.5 + 0.25 + 1) / 3)
     body = client.get(address, {"rule": "oracle", "short": "leave_out"}).json()
-    told = printed("evaluation", "report", run.pk, "--rule", "oracle", "--short", "leave_out")
-    assert {name: told[name] for name in body} == body
+    printed_report = printed("evaluation", "report", run.pk, "--rule", "oracle", "--short", "leave_out")
+    assert {name: printed_report[name] for name in body} == body
     assert client.get(address, {"short": "some"}).status_code == 422
 
 
@@ -196,5 +196,5 @@ def test_tasks_without_scores_can_be_left_out() -> None:
         "ef": 1, "shortest": 1, "majority": 1, "oracle": 1,
     }  # fmt: skip
     assert chosen["curves"][0]["points"][-1]["rate"] == 1.0
-    told = printed("evaluation", "report", run.pk, "--leave-out-unscored")
-    assert {name: told[name] for name in chosen} == chosen
+    printed_report = printed("evaluation", "report", run.pk, "--leave-out-unscored")
+    assert {name: printed_report[name] for name in chosen} == chosen

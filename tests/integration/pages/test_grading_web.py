@@ -1,4 +1,4 @@
-"""What grading found, in the store and on the pages: whole logs, signs of tampering, predictions."""
+"""Results of gradings on pages and in the API: complete logs, signs of tampering, predictions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def finish(stream: Stream, key: dict[str, Any], **fields: Any) -> None:
 
 @pytest.fixture
 def run() -> Run:
-    """An evaluation of five tasks after a training iteration."""
+    """Run with an evaluation of five tasks after a training iteration."""
     made, claim = launched(make_run())
     assert made.dataset is not None
     for number, key in enumerate("abcdef"):
@@ -87,17 +87,17 @@ def viewer(client: Client) -> Client:
 
 @pytest.fixture
 def operator() -> Client:
-    found = Client()
-    found.force_login(make_user("oda", Role.OPERATOR))
-    return found
+    browser = Client()
+    browser.force_login(make_user("oda", Role.OPERATOR))
+    return browser
 
 
-def of(run: Run, key: str) -> Trajectory:
+def evaluated_trajectory(run: Run, key: str) -> Trajectory:
     return Trajectory.objects.get(run=run, task_key=key, phase="eval:heldout")
 
 
-def test_the_whole_log_is_kept_compressed_and_loaded_on_demand(run: Run, operator: Client) -> None:
-    trajectory = of(run, "a")
+def test_complete_log_is_stored_compressed_and_loaded_on_demand(run: Run, operator: Client) -> None:
+    trajectory = evaluated_trajectory(run, "a")
     stored = TestLog.objects.get(trajectory=trajectory)
     assert (stored.text, stored.chars) == (LOG, len(LOG))
     assert len(bytes(stored.data)) < len(LOG) / 4
@@ -106,7 +106,7 @@ def test_the_whole_log_is_kept_compressed_and_loaded_on_demand(run: Run, operato
     assert f"/trajectories/{trajectory.pk}/test-log/" in page
     whole = operator.get(f"/trajectories/{trajectory.pk}/test-log/")
     assert (whole.content.decode(), whole["Content-Type"]) == (LOG, "text/plain; charset=utf-8")
-    short = operator.get(f"/trajectories/{of(run, 'b').pk}/test-log/")
+    short = operator.get(f"/trajectories/{evaluated_trajectory(run, 'b').pk}/test-log/")
     assert short.content == b"short"
     assert operator.get("/trajectories/999999/test-log/").status_code == 404
 
@@ -140,18 +140,20 @@ def test_signs_of_tampering_are_shown_escaped_counted_and_searchable(run: Run, v
     assert "Signs of tampering" not in clean
 
 
-def test_predictions_and_report_for_the_official_harness(run: Run, viewer: Client, tmp_path: Path) -> None:
+def test_predictions_and_report_have_the_official_harness_format(
+    run: Run, viewer: Client, tmp_path: Path
+) -> None:
     path = tmp_path / "predictions.jsonl"
     path.write_bytes(viewer.get(f"/runs/{run.pk}/predictions.jsonl").content)
-    found = read_predictions(path).predictions
-    assert [(p.instance_id, p.model_patch) for p in found] == [
+    entries = read_predictions(path).predictions
+    assert [(p.instance_id, p.model_patch) for p in entries] == [
         ("i-a", "diff\n"), ("i-b", "diff\n"), ("i-c", "diff\n"), ("i-d", "diff\n"), ("i-e", ""),
     ]  # fmt: skip
-    assert {p.model_name_or_path for p in found} == {f"trainyard-run-{run.pk}"}
+    assert {p.model_name_or_path for p in entries} == {f"trainyard-run-{run.pk}"}
     report = viewer.get(f"/runs/{run.pk}/harness-report.json").json()
     assert report["schema_version"] == 2
-    shown = ("resolved", "unresolved", "empty_patch", "incomplete")
-    assert {name: report[f"{name}_ids"] for name in shown} == {
+    categories = ("resolved", "unresolved", "empty_patch", "incomplete")
+    assert {name: report[f"{name}_ids"] for name in categories} == {
         "resolved": ["i-a"], "unresolved": ["i-b"], "empty_patch": ["i-e"], "incomplete": ["i-f"],
     }  # fmt: skip
     assert report["error_ids"] == ["i-c", "i-d"]
@@ -166,8 +168,8 @@ def test_predictions_and_report_for_the_official_harness(run: Run, viewer: Clien
     assert viewer.get(f"/runs/{run.pk}/predictions.jsonl", {"index": "7"}).status_code == 404
 
 
-def test_the_api_gives_the_same(run: Run, viewer: Client, operator: Client) -> None:
-    trajectory = of(run, "a")
+def test_api_returns_the_gradings_of_the_pages(run: Run, viewer: Client, operator: Client) -> None:
+    trajectory = evaluated_trajectory(run, "a")
     detail = viewer.get(f"/api/v1/trajectories/{trajectory.pk}").json()
     assert detail["findings"] == FINDINGS
     assert operator.get(f"/api/v1/trajectories/{trajectory.pk}/test-log").content.decode() == LOG
@@ -182,11 +184,11 @@ def test_mutated_runs_are_shown_and_their_assertions_only_to_readers_of_answers(
 ) -> None:
     made, claim = launched(make_run())
     secret = "t.py:7 test_mean passed with: assert mean([1]) == 2"
-    found = [*FINDINGS[:1], {"kind": "counterfactual", "detail": secret, "step": None}]
+    findings = [*FINDINGS[:1], {"kind": "counterfactual", "detail": secret, "step": None}]
     stream = Stream()
     stream.started()
     finish(
-        stream, ref(0, "a", 0), verdict="tampered", reward=0.0, findings=found, counterfactual="caught",
+        stream, ref(0, "a", 0), verdict="tampered", reward=0.0, findings=findings, counterfactual="caught",
         extra_runs=2, extra_grading_seconds=1.5,
     )  # fmt: skip
     post(claim, stream)
@@ -198,14 +200,14 @@ def test_mutated_runs_are_shown_and_their_assertions_only_to_readers_of_answers(
     assert all("2 mutated runs" in page and "git log --all" in page for page in pages)
     assert ["assert mean" in page for page in pages] == [False, True]
     api = [client.get(f"/api/v1/trajectories/{trajectory.pk}").json() for client in (viewer, operator)]
-    assert [one["findings"][1]["detail"] for one in api] == ["", secret]
-    for one in api:
-        shown = (one["counterfactual"], one["extra_runs"], one["extra_grading_seconds"])
+    assert [detail["findings"][1]["detail"] for detail in api] == ["", secret]
+    for detail in api:
+        shown = (detail["counterfactual"], detail["extra_runs"], detail["extra_grading_seconds"])
         assert shown == ("caught", 2, 1.5)
 
 
-def test_what_an_attempt_makes_again_takes_all_of_its_parts_along(run: Run) -> None:
-    trajectory = of(run, "a")
+def test_removing_trajectories_removes_all_of_their_parts(run: Run) -> None:
+    trajectory = evaluated_trajectory(run, "a")
     TrajectoryOpening.objects.update_or_create(trajectory=trajectory, defaults={"messages": []})
     removal.remove_from(run_id=run.pk, iteration=0)
     connection.check_constraints()
@@ -214,25 +216,25 @@ def test_what_an_attempt_makes_again_takes_all_of_its_parts_along(run: Run) -> N
     assert not Trajectory.objects.filter(run=run).exists()
 
 
-def test_what_hidden_tests_print_is_for_those_who_may_see_them(
+def test_output_of_hidden_tests_is_shown_only_to_readers_of_answers(
     run: Run, viewer: Client, operator: Client
 ) -> None:
-    trajectory = of(run, "a")
+    trajectory = evaluated_trajectory(run, "a")
     page, api = trajectory_url(run.pk, "eval:heldout", 1, "a", 0), f"/api/v1/trajectories/{trajectory.pk}"
-    where = Subscription("trajectory", run.pk, ("eval:heldout", "1", "a", "0"), (), Role.VIEWER)
+    subscription = Subscription("trajectory", run.pk, ("eval:heldout", "1", "a", "0"), (), Role.VIEWER)
     assert "line 1 " in operator.get(page).content.decode()
     assert operator.get(api).json()["test_log"] == LOG[:100]
-    assert "line 1 " in snapshot(replace(where, role=Role.OPERATOR)).html["trajectory-outcome"]
+    assert "line 1 " in snapshot(replace(subscription, role=Role.OPERATOR)).html["trajectory-outcome"]
     assert "line 1 " not in viewer.get(page).content.decode()
     assert viewer.get(api).json()["test_log"] is None
-    assert "line 1 " not in snapshot(where).html["trajectory-outcome"]
+    assert "line 1 " not in snapshot(subscription).html["trajectory-outcome"]
     for address in (f"/trajectories/{trajectory.pk}/test-log/", f"{api}/test-log"):
         assert viewer.get(address).status_code == 403
 
 
 @pytest.fixture
 def oracle_run() -> Run:
-    """A run of the oracle with one rollout, whose patch is the gold patch."""
+    """Run of the oracle with one rollout, whose patch is the gold patch."""
     Dataset.objects.get_or_create(name="quickstart")
     made, claim = launched(runs.create(recipe="quickstart-oracle"))
     stream = Stream()
@@ -245,16 +247,16 @@ def oracle_run() -> Run:
 @pytest.mark.parametrize(
     ("role", "oracle"), [(Role.VIEWER, True), (Role.OPERATOR, True), (Role.VIEWER, False)]
 )
-def test_the_oracles_rollouts_are_for_those_who_see_answers(
+def test_oracle_rollouts_are_shown_only_to_readers_of_answers(
     role: Role, oracle: bool, oracle_run: Run, run: Run
 ) -> None:
-    """Every way to a rollout: pages, interface, live updates, search, downloads."""
+    """Cover every access to a rollout: pages, API, live updates, search, downloads."""
     run, opens = (oracle_run, role is not Role.VIEWER) if oracle else (run, True)
     client = Client()
     client.force_login(make_user(f"a-{role}", role))
     trajectory = Trajectory.objects.get(run=run, phase="train")
     pages, api = f"/runs/{run.pk}", f"/api/v1/trajectories/{trajectory.pk}"
-    ways = [
+    addresses = [
         f"{pages}/train/0/a/", f"{pages}/train/0/a/0/", f"{pages}/predictions.jsonl?phase=train",
         *(
             f"/trajectories/{trajectory.pk}/steps/0/{part}/"
@@ -263,7 +265,7 @@ def test_the_oracles_rollouts_are_for_those_who_see_answers(
         f"/trajectories/{trajectory.pk}/steps/", f"/trajectories/{trajectory.pk}/found/?find=line",
         f"/trajectories/{trajectory.pk}/patch/", api, f"/api/v1{pages}/predictions?phase=train",
     ]  # fmt: skip
-    for address in ways:
+    for address in addresses:
         assert client.get(address).status_code == (200 if opens else 403), address
     exports = AuditEntry.objects.filter(action="answers.export", run=run, actor__username=f"a-{role}")
     assert len(exports) == (2 if oracle and opens else 0)
@@ -275,23 +277,23 @@ def test_the_oracles_rollouts_are_for_those_who_see_answers(
         else:
             with pytest.raises(GoneError):
                 snapshot(subscription)
-    found = [row.trajectory.pk for row in client.get("/trajectories/?q=line").context["rows"]]
-    assert (trajectory.pk in found) is opens
+    matching = [row.trajectory.pk for row in client.get("/trajectories/?q=line").context["rows"]]
+    assert (trajectory.pk in matching) is opens
     shown = client.get(f"{pages}/?tab=trajectories").content.decode()
     assert ("predictions.jsonl" in shown) is opens
     shared = SharedReads()
-    for other in Role:  # whoever came before
-        snapshot(Subscription("run", run.pk, (), (("tab", "trajectories"),), other), shared)
+    for earlier_role in Role:  # whichever role filled the shared reads
+        snapshot(Subscription("run", run.pk, (), (("tab", "trajectories"),), earlier_role), shared)
     live = snapshot(Subscription("run", run.pk, (), (("tab", "trajectories"),), role), shared)
     assert ("predictions.jsonl" in live.html["run-panel"]) is opens
 
 
-def test_what_anybody_sees_of_an_oracles_run_tells_no_answer(oracle_run: Run, viewer: Client) -> None:
+def test_parts_of_an_oracle_run_open_to_viewers_reveal_no_answer(oracle_run: Run, viewer: Client) -> None:
     pages = f"/runs/{oracle_run.pk}"
     for tab in TABS:
         assert "the gold\n" not in viewer.get(f"{pages}/?tab={tab}").content.decode()
     assert "the gold" not in viewer.get(f"/api/v1{pages}/trajectories").content.decode()
     assert viewer.get(f"{pages}/harness-report.json").status_code == 200
-    assert "gold" in viewer.get(f"{pages}/train/0/a/").content.decode()  # the page says why
+    assert "gold" in viewer.get(f"{pages}/train/0/a/").content.decode()  # the page explains the refusal
     refused = viewer.get(f"/api/v1/trajectories/{Trajectory.objects.get(run=oracle_run).pk}").json()
     assert refused == {"detail": "The oracle's rollouts are the gold patches: this needs the role operator."}

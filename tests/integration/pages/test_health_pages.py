@@ -1,4 +1,4 @@
-"""The health page, its live updates, its actions, and the same through the API."""
+"""Health page, its live updates and actions, and the same through the API."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ SIDES = {
 
 @pytest.fixture
 def rows(settings: Any, tmp_path: Path) -> list[TaskRow]:
-    """Seven rows of which the last was never validated."""
+    """Seven rows, the last of which was never validated."""
     settings.TRAINYARD_HOME = tmp_path
     made = [make_row(f"row-{number}") for number in range(7)]
     save_dataset(tmp_path, "d", made, {})
-    found = [
+    records = [
         record(row, status, **_sides(status), flaky_tests=["t::a"] if status is RowStatus.FLAKY else [])
         for row, status in zip(made, STATUSES, strict=False)
     ]
-    append(tmp_path / "datasets" / "d", found)
+    append(tmp_path / "datasets" / "d", records)
     datasets.sync(name="d")
     return made
 
@@ -77,7 +77,7 @@ def text(of: Client, address: str) -> str:
     return response.content.decode()
 
 
-def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
+def test_health_page_counts_every_task(rows: list[TaskRow]) -> None:
     context = signed_in(Role.VIEWER).get("/datasets/d/health/").context
     assert {count.status: count.tasks for count in context["statuses"]} == {
         "valid": 2, "noop_passes": 1, "gold_fails": 1, "flaky": 1, "infra": 1, "": 1,
@@ -93,18 +93,18 @@ def test_the_page_counts_every_task(rows: list[TaskRow]) -> None:
     assert context["times"][0][1].median == pytest.approx(0.6)
 
 
-def test_the_page_and_the_api_count_mutated_tests(rows: list[TaskRow], tmp_path: Path) -> None:
+def test_health_page_and_api_count_mutated_tests(rows: list[TaskRow], tmp_path: Path) -> None:
     viewer = signed_in(Role.VIEWER)
     assert viewer.get("/datasets/d/health/").context["mutants"] is None
     coverage = (
         MutantCoverage(value=700, changed=1200, added=30, none=4, variants=3),
         MutantCoverage(none=5, note="no test file in a known language was found"),
     )
-    found = [
-        record(row, RowStatus.VALID, coverage=one, run="9", time=2.0)
-        for row, one in zip(rows, coverage, strict=False)
+    records = [
+        record(row, RowStatus.VALID, coverage=row_coverage, run="9", time=2.0)
+        for row, row_coverage in zip(rows, coverage, strict=False)
     ]
-    append(tmp_path / "datasets" / "d", found)
+    append(tmp_path / "datasets" / "d", records)
     datasets.sync(name="d")
 
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
@@ -120,15 +120,15 @@ def test_the_page_and_the_api_count_mutated_tests(rows: list[TaskRow], tmp_path:
     page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
     assert "0 other value, 0 changed, 0 added, 5 none" in page
     assert "no test file in a known language was found" in page
-    told = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
-    assert told["validations"][0]["coverage"] == coverage[0].model_dump()
-    assert told["validations"][1]["coverage"] is None
+    task_health = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
+    assert task_health["validations"][0]["coverage"] == coverage[0].model_dump()
+    assert task_health["validations"][1]["coverage"] is None
 
 
 def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
     settings: Any, tmp_path: Path
 ) -> None:
-    """Those of validated rows too; of several proofs of one content the newest counts."""
+    """Proofs of validated rows count too; the newest of several proofs of one content wins."""
     settings.TRAINYARD_HOME = tmp_path
     made = [make_row(f"row-{number}") for number in range(3)]
     save_dataset(tmp_path, "d", made, {})
@@ -195,9 +195,9 @@ def test_a_validation_is_started_and_watched_live(rows: list[TaskRow]) -> None:
     )
     post(claim, stream, 3)
     assert "data-live-page" not in text(operator, "/datasets/d/health/")
-    told = [row.text for row in operator.get(f"/runs/{run.pk}/").context["panel"].rows]
-    assert told[0] == "succeeded"
-    assert told[1].startswith(f"{rows[6].task.id}: flaky")
+    entries = [row.text for row in operator.get(f"/runs/{run.pk}/").context["panel"].rows]
+    assert entries[0] == "succeeded"
+    assert entries[1].startswith(f"{rows[6].task.id}: flaky")
     kinds = dict(operator.get(f"/runs/{run.pk}/").context["panel"].kinds)
     assert "task_validated" in kinds
     assert not kinds.keys() & {"validation", "decision"}, "records are no events"
@@ -210,7 +210,7 @@ def launched_again(run: Run) -> Any:
     return run, claim
 
 
-def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
+def test_api_returns_the_health_and_performs_the_actions_of_the_page(rows: list[TaskRow]) -> None:
     def caller(role: Role) -> Client:
         token = accounts.create_token(user=make_user(f"api-{role}", role), name="t", scope=role)
         return bearer(token)
@@ -222,9 +222,9 @@ def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
     health = viewer.get("/api/v1/datasets/d/health").json()
     assert (health["num_validated"], health["num_quarantined"], health["statuses"]["valid"]) == (6, 3, 2)
     task = f"/datasets/d/tasks/{rows[4].task.id}"
-    told = viewer.get(f"/api/v1{task}/health").json()
-    assert (told["health"], told["validations"][0]["flaky_tests"]) == ("flaky", ["t::a"])
-    assert told["solve_rate"] | {"kind": "unmeasured", "graded": 0} == told["solve_rate"]
+    task_health = viewer.get(f"/api/v1{task}/health").json()
+    assert (task_health["health"], task_health["validations"][0]["flaky_tests"]) == ("flaky", ["t::a"])
+    assert task_health["solve_rate"] | {"kind": "unmeasured", "graded": 0} == task_health["solve_rate"]
     listed = viewer.get("/api/v1/datasets/d/tasks?health=quarantined").json()
     assert [item["instance_id"] for item in listed["items"]] == ["row-2", "row-3", "row-4"]
     assert viewer.get("/api/v1/datasets/d/tasks?solved=unmeasured").json()["total"] == 7
@@ -233,13 +233,13 @@ def test_the_api_says_and_does_the_same(rows: list[TaskRow]) -> None:
     assert send(operator, f"{task}/quarantine", decision).json()["quarantined"] is False
     assert send(operator, f"{task}/quarantine", {"quarantined": True, "reason": ""}).status_code == 422
     assert send(viewer, "/datasets/d/validate", {}).status_code == 403
-    made = send(operator, "/datasets/d/validate", {"repeats": 1, "overrides": {"grading.max_parallel": 5}})
-    assert (made.status_code, made.json()["kind"]) == (201, "validate")
-    assert Run.objects.get(pk=made.json()["id"]).config["grading"]["max_parallel"] == 5
+    created = send(operator, "/datasets/d/validate", {"repeats": 1, "overrides": {"grading.max_parallel": 5}})
+    assert (created.status_code, created.json()["kind"]) == (201, "validate")
+    assert Run.objects.get(pk=created.json()["id"]).config["grading"]["max_parallel"] == 5
     assert send(operator, "/datasets/d/validate", {"rows": "nonsense"}).status_code == 422
 
 
-def test_the_character_nul_breaks_nothing(rows: list[TaskRow]) -> None:
+def test_nul_characters_are_removed_or_refused(rows: list[TaskRow]) -> None:
     operator = signed_in(Role.OPERATOR)
     task = f"/datasets/d/tasks/{rows[0].task.id}"
     reason = {"quarantined": "yes", "reason": "odd\0row"}

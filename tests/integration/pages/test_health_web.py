@@ -1,4 +1,4 @@
-"""The mirror of what validation found: live by events, whole from the file, decisions of people."""
+"""Mirror of validation records: live events, the whole file, and decisions of users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def home(settings: Any, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def rows(home: Path) -> list[TaskRow]:
-    """A dataset of four rows on disk and in the tables."""
+    """Rows of a dataset on disk and in the database."""
     made = [make_row(f"row-{number}") for number in range(4)]
     save_dataset(home, "d", made, {})
     datasets.sync(name="d")
@@ -56,45 +56,45 @@ def validation_run(**overrides: Any) -> tuple[Run, Any, Stream]:
     return run, claim, stream
 
 
-def told(stream: Stream, record: ValidationRecord) -> None:
+def add_validation(stream: Stream, record: ValidationRecord) -> None:
     stream.add("task_validated", record=record.model_dump(mode="json"))
 
 
-def of(row: TaskRow) -> Task:
+def task_of(row: TaskRow) -> Task:
     return Task.objects.get(key=row.task.id)
 
 
 def assert_mirrored(home: Path, rows: list[TaskRow]) -> None:
-    """The tables say what the file says."""
-    wanted = row_standings(folder(home), rows)
+    """Assert that the tables agree with the file."""
+    standings = row_standings(folder(home), rows)
     for row in rows:
-        task, standing = of(row), wanted.get(row.task.id)
+        task, standing = task_of(row), standings.get(row.task.id)
         assert task.health == (standing.status if standing and standing.status else "")
         assert task.quarantined == (standing.quarantined if standing else False)
         assert task.quarantine_reason == (standing.reason if standing else "")
         assert task.quarantine_by == (standing.by if standing else "")
 
 
-def test_findings_appear_as_their_events_come_in(home: Path, rows: list[TaskRow]) -> None:
+def test_validation_events_update_the_tasks_as_they_arrive(home: Path, rows: list[TaskRow]) -> None:
     run, claim, stream = validation_run()
     assert run.dataset is not None
     flaky = make_record(rows[0], RowStatus.FLAKY, run=str(run.pk), flaky_tests=["t::a\0"], num_flaky_tests=1)
-    told(stream, flaky)
-    told(stream, make_record(rows[1], RowStatus.VALID, run=str(run.pk), reason=""))
+    add_validation(stream, flaky)
+    add_validation(stream, make_record(rows[1], RowStatus.VALID, run=str(run.pk), reason=""))
     post(claim, stream)
-    task = of(rows[0])
+    task = task_of(rows[0])
     assert (task.health, task.quarantined, task.quarantine_reason) == ("flaky", True, "is flaky")
     assert task.validation is not None
     assert (task.validation.run, task.validation.flaky_tests) == (run, ["t::a\ufffd"])
     assert task.validation.gold_seconds == 0.5
-    assert (of(rows[1]).health, of(rows[1]).quarantined) == ("valid", False)
-    assert (of(rows[2]).health, of(rows[2]).validation) == ("", None)
+    assert (task_of(rows[1]).health, task_of(rows[1]).quarantined) == ("valid", False)
+    assert (task_of(rows[2]).health, task_of(rows[2]).validation) == ("", None)
 
 
-def test_the_same_run_says_one_thing_about_a_task(home: Path, rows: list[TaskRow]) -> None:
+def test_last_validation_of_a_task_in_a_run_replaces_earlier_ones(home: Path, rows: list[TaskRow]) -> None:
     run, claim, stream = validation_run()
     for status in (RowStatus.INFRA, RowStatus.VALID):
-        told(stream, make_record(rows[0], status, run=str(run.pk)))
+        add_validation(stream, make_record(rows[0], status, run=str(run.pk)))
     post(claim, stream)
     assert [v.status for v in Validation.objects.all()] == ["valid"]
     append(folder(home), [make_record(rows[0], RowStatus.VALID, run=str(run.pk))])
@@ -102,7 +102,7 @@ def test_the_same_run_says_one_thing_about_a_task(home: Path, rows: list[TaskRow
     assert Validation.objects.count() == 1
 
 
-def test_a_file_is_mirrored_whole_and_agrees_with_what_engines_read(home: Path, rows: list[TaskRow]) -> None:
+def test_mirrored_file_agrees_with_the_standings_read_by_engines(home: Path, rows: list[TaskRow]) -> None:
     append(
         folder(home),
         [
@@ -119,7 +119,7 @@ def test_a_file_is_mirrored_whole_and_agrees_with_what_engines_read(home: Path, 
     )  # fmt: skip
     datasets.sync(name="d")
     assert_mirrored(home, rows)
-    assert Validation.objects.filter(task=of(rows[0])).count() == 2
+    assert Validation.objects.filter(task=task_of(rows[0])).count() == 2
     before = list(Validation.objects.values_list("pk", "status"))
     Dataset.objects.update(health_checksum="")
     datasets.sync(name="d")
@@ -127,27 +127,27 @@ def test_a_file_is_mirrored_whole_and_agrees_with_what_engines_read(home: Path, 
     assert QuarantineDecision.objects.count() == 1
 
 
-def test_a_row_that_changed_has_no_finding(home: Path, rows: list[TaskRow]) -> None:
+def test_changed_row_loses_its_validation_status(home: Path, rows: list[TaskRow]) -> None:
     append(folder(home), [make_record(rows[0], RowStatus.GOLD_FAILS)])
     datasets.sync(name="d")
-    assert of(rows[0]).quarantined
+    assert task_of(rows[0]).quarantined
     path = folder(home) / "answers.jsonl"
     path.write_text(path.read_text().replace('"gold_patch": "g"', '"gold_patch": "mended"', 1))
     datasets.sync(name="d")
     changed = list(load_dataset(home, "d").rows)
     assert_mirrored(home, changed)
-    assert (of(rows[0]).health, of(rows[0]).quarantined) == ("", False)
+    assert (task_of(rows[0]).health, task_of(rows[0]).quarantined) == ("", False)
     assert Validation.objects.count() == 1  # history stays
 
 
-def test_people_decide_and_engines_obey(home: Path, rows: list[TaskRow]) -> None:
+def test_quarantine_decisions_of_users_apply_to_engines(home: Path, rows: list[TaskRow]) -> None:
     ada = make_user("ada", Role.OPERATOR)
     append(folder(home), [make_record(rows[0], RowStatus.FLAKY)])
     datasets.sync(name="d")
-    quarantine.decide(task=of(rows[0]), quarantined=False, reason=" good enough ", actor=ada)
-    quarantine.decide(task=of(rows[1]), quarantined=True, reason="leaks the answer", actor=ada)
+    quarantine.decide(task=task_of(rows[0]), quarantined=False, reason=" good enough ", actor=ada)
+    quarantine.decide(task=task_of(rows[1]), quarantined=True, reason="leaks the answer", actor=ada)
     assert_mirrored(home, rows)
-    assert (of(rows[0]).quarantined, of(rows[0]).quarantine_by) == (False, "ada")
+    assert (task_of(rows[0]).quarantined, task_of(rows[0]).quarantine_by) == (False, "ada")
     standing = row_standings(folder(home), rows)
     assert (standing[rows[1].task.id].quarantined, standing[rows[1].task.id].by) == (True, "ada")
     datasets.sync(name="d")
@@ -159,14 +159,14 @@ def test_people_decide_and_engines_obey(home: Path, rows: list[TaskRow]) -> None
     ]
 
 
-def test_a_decision_that_cannot_be_kept_changes_nothing(home: Path, rows: list[TaskRow]) -> None:
-    task = of(rows[0])
+def test_failed_quarantine_decision_changes_nothing(home: Path, rows: list[TaskRow]) -> None:
+    task = task_of(rows[0])
     with pytest.raises(DatasetError, match="say why"):
         quarantine.decide(task=task, quarantined=True, reason="  ")
     (folder(home) / FILE).mkdir()
     with pytest.raises(DatasetError, match="cannot write"):
         quarantine.decide(task=task, quarantined=True, reason="x")
-    assert not of(rows[0]).quarantined
+    assert not task_of(rows[0]).quarantined
     assert (
         QuarantineDecision.objects.count() == AuditEntry.objects.filter(action="task.quarantine").count() == 0
     )
@@ -179,7 +179,7 @@ def test_a_decision_that_cannot_be_kept_changes_nothing(home: Path, rows: list[T
         quarantine.decide(task=stray, quarantined=True, reason="x")
 
 
-def test_a_finished_validation_asks_for_its_dataset_without_claiming_it(
+def test_finished_validation_requests_a_sync_without_owning_the_dataset(
     home: Path, rows: list[TaskRow], django_capture_on_commit_callbacks: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, claim, stream = validation_run()
@@ -191,7 +191,7 @@ def test_a_finished_validation_asks_for_its_dataset_without_claiming_it(
     assert ("trainyard.sync_dataset", "d") in sent
 
 
-def test_a_run_says_which_tasks_it_uses(home: Path, rows: list[TaskRow]) -> None:
+def test_run_stores_the_selection_of_its_tasks(home: Path, rows: list[TaskRow]) -> None:
     run, claim = launched(runs.create(recipe="quickstart", overrides={"dataset.name": "d"}))
     stream = Stream()
     stream.started()

@@ -1,4 +1,4 @@
-"""Imports by command, page and API: counts, files that may be read, rows left out, exports."""
+"""Imports by command, page and API: counts, allowed folders, rejected rows, exports."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def imported(home: Path, form: str, name: str, source: Path, mode: Literal["new"
     datasets.sync(name=name)
 
 
-def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> None:
+def test_import_command_mirrors_the_dataset_and_prints_counts(home: Path, tmp_path: Path) -> None:
     source = write_rows(
         tmp_path / "r2e.jsonl",
         rows.r2e_gym(),
@@ -63,7 +63,7 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert {name: counts[name] for name in ("dataset", "imported", "rejected", "duplicates", "excluded")} == {
         "dataset": "r2e", "imported": 1, "rejected": 1, "duplicates": 0, "excluded": 1,
     }  # fmt: skip
-    assert [(one["row"], one["line"], one["field"]) for one in counts["first_rejects"]] == [
+    assert [(reject["row"], reject["line"], reject["field"]) for reject in counts["first_rejects"]] == [
         (1, 2, "docker_image")
     ]
     task = Task.objects.get(dataset__name="r2e")
@@ -71,8 +71,10 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert (answer.grade_rule, answer.log_parser) == ("map_equal", "r2e_pytest")
     assert answer.expected["TestCore.test_secret_upper"] == "PASSED"
     assert "/r2e_tests" in answer.hidden_paths
-    again = counts_of("dataset", "import", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source))
-    assert (again["imported"], again["excluded"]) == (2, 0)
+    replaced = counts_of(
+        "dataset", "import", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source)
+    )
+    assert (replaced["imported"], replaced["excluded"]) == (2, 0)
     assert Task.objects.filter(dataset__name="r2e", active=True).count() == 2
     (home / "imports" / "rows.jsonl").touch()
     run = dataset_runs.launch_import(format="r2e-gym", source="rows.jsonl", name="r2e")
@@ -80,7 +82,7 @@ def test_the_command_imports_mirrors_and_counts(home: Path, tmp_path: Path) -> N
     assert Dataset.objects.get(name="r2e").run_id == run.pk
 
 
-def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Path) -> None:
+def test_exported_dataset_is_reimported_under_the_same_ids(home: Path, tmp_path: Path) -> None:
     source = write_rows(tmp_path / "smith.jsonl", rows.swe_smith(), rows.swe_smith(instance_id="other"))
     imported(home, "swe-smith", "one", source)
     file = tmp_path / "out.jsonl"
@@ -105,7 +107,7 @@ def test_an_export_is_imported_again_under_the_same_ids(home: Path, tmp_path: Pa
 
 
 def exported(name: str) -> str:
-    """A dataset as an asynchronous server sends it; nothing of it is read at once as a whole."""
+    """Return a dataset as an asynchronous server streams it, part by part."""
     user = make_user("ada", Role.OPERATOR)
 
     async def read() -> str:
@@ -118,15 +120,15 @@ def exported(name: str) -> str:
     return async_to_sync(read)()
 
 
-def test_a_set_larger_than_a_batch_is_mirrored_whole_and_shrinks(
+def test_dataset_larger_than_a_batch_is_mirrored_whole_and_can_shrink(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(datasets, "_BATCH", 3)
-    many = [rows.swe_rebench(instance_id=f"acme__pkg-{n}") for n in range(8)]
-    source = write_rows(tmp_path / "many.jsonl", *many)
+    published = [rows.swe_rebench(instance_id=f"acme__pkg-{n}") for n in range(8)]
+    source = write_rows(tmp_path / "many.jsonl", *published)
     imported(home, "swe-rebench", "many", source)
     assert list(Task.objects.order_by("position").values_list("position", flat=True)) == list(range(8))
-    write_rows(source, *many[:5])
+    write_rows(source, *published[:5])
     imported(home, "swe-rebench", "many", source, "replace")
     assert Task.objects.filter(active=True).count() == 5
     assert Dataset.objects.get().num_tasks == 5
@@ -139,7 +141,7 @@ def form(**changes: str) -> dict[str, str]:
     return {"format": "swe-bench", "source": "set", "name": "verified", "mode": "new", **changes}
 
 
-def test_the_form_starts_a_run_that_imports(home: Path) -> None:
+def test_import_form_starts_an_import_run(home: Path) -> None:
     write_rows(home / "imports" / "set" / "test.jsonl", rows.swe_bench())
     client = signed_in(Role.OPERATOR)
     text = client.get("/imports/new/").content.decode()
@@ -177,7 +179,7 @@ REFUSED = (
 )
 
 
-def test_the_form_refuses_and_keeps_what_was_put_in(home: Path) -> None:
+def test_import_form_refuses_invalid_values_and_keeps_them(home: Path) -> None:
     write_rows(home / "imports" / "set.jsonl", rows.swe_bench())
     write_rows(home / "secret.jsonl", rows.swe_bench())
     client = signed_in(Role.OPERATOR)
@@ -191,7 +193,7 @@ def test_the_form_refuses_and_keeps_what_was_put_in(home: Path) -> None:
     assert not Run.objects.exists()
 
 
-def test_no_way_around_the_import_folders(home: Path) -> None:
+def test_imports_from_outside_of_the_import_folders_are_refused(home: Path) -> None:
     user = make_user("ada", Role.OPERATOR)
     overrides = {"importing.source": "/etc/passwd"}
     with pytest.raises(ConfigError, match="import folder"):
@@ -207,14 +209,16 @@ def test_no_way_around_the_import_folders(home: Path) -> None:
     assert not Run.objects.exists()
 
 
-def test_further_folders_can_be_allowed(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    other = write_rows(tmp_path / "shared" / "a.jsonl", rows.swe_bench()).parent
-    monkeypatch.setenv("TRAINYARD_IMPORT_FOLDERS", str(other))
+def test_additional_import_folders_can_be_allowed(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = write_rows(tmp_path / "shared" / "a.jsonl", rows.swe_bench()).parent
+    monkeypatch.setenv("TRAINYARD_IMPORT_FOLDERS", str(folder))
     run = dataset_runs.launch_import(format="swe-bench", source="a.jsonl", name="d")
-    assert run.config["importing"]["source"] == str(other / "a.jsonl")
+    assert run.config["importing"]["source"] == str(folder / "a.jsonl")
 
 
-def test_the_api_imports_and_lists_what_was_left_out(
+def test_api_starts_imports_and_lists_rejected_rows(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = signed_in(Role.OPERATOR)
@@ -230,10 +234,10 @@ def test_the_api_imports_and_lists_what_was_left_out(
     assert viewer.post("/api/v1/imports", body, content_type="application/json").status_code == 403
     source = write_rows(tmp_path / "r.jsonl", rows.swe_bench(), *[rows.swe_bench(patch=None)] * 120)
     imported(home, "swe-bench", "d", source)
-    left = viewer.get("/api/v1/datasets/d/left-out?page=2").json()
-    assert left["total"] == 120
-    assert [row["row"] for row in left["items"]] == list(range(101, 121))
-    assert left["items"][0]["field"] == "patch"
+    rejected = viewer.get("/api/v1/datasets/d/left-out?page=2").json()
+    assert rejected["total"] == 120
+    assert [row["row"] for row in rejected["items"]] == list(range(101, 121))
+    assert rejected["items"][0]["field"] == "patch"
     page = viewer.get("/datasets/d/left-out/").content.decode()
     assert "showing 1–100 of 120" in page
     assert "No rows were excluded" in viewer.get("/datasets/d/left-out/?kind=excluded").content.decode()

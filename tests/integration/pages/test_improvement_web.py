@@ -1,4 +1,4 @@
-"""Self-improvement on pages, through the API and the command: rounds, phases, curves, resuming."""
+"""Self-improvement runs: resumed attempts and planned iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from webapp.runs.services import attempts, runs
 pytestmark = pytest.mark.django_db
 
 
-def test_an_attempt_that_goes_on_keeps_rounds_evaluations_and_finished_rollouts() -> None:
+def test_resumed_attempt_keeps_rounds_evaluations_and_finished_rollouts() -> None:
     make_dataset()
     run, claim = launched(runs.create(recipe="quickstart-improve"))
     stream = Stream()
@@ -28,11 +28,11 @@ def test_an_attempt_that_goes_on_keeps_rounds_evaluations_and_finished_rollouts(
     stream.trajectory(ref(1, "a", 1), finish=False)
     post(claim, stream)
     before = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED).count()
-    again = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="killed")
-    assert again is not None
-    second = Stream(epoch=again.epoch, first_seq=stream.next_seq)
+    newer = attempts.claim_relaunch(run_id=run.pk, epoch=claim.epoch, reason="killed")
+    assert newer is not None
+    second = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
     second.add("run_started", host="h", pid=2, resumed_from=1, rollouts_kept=before, total_iterations=3)
-    post(again, second)
+    post(newer, second)
     assert Trajectory.objects.filter(run=run).count() == before
     assert [row.index for row in Iteration.objects.filter(run=run)] == [0]
     assert [alert.code for alert in Alert.objects.filter(run=run, seq__isnull=False)] == ["of-0"]
@@ -41,7 +41,7 @@ def test_an_attempt_that_goes_on_keeps_rounds_evaluations_and_finished_rollouts(
     assert (run.current_iteration, run.total_iterations) == (0, 3)
 
 
-def test_a_run_may_find_out_how_many_iterations_it_has() -> None:
+def test_number_of_iterations_may_be_reported_after_the_start() -> None:
     make_dataset()
     run, claim = launched()
     stream = Stream()

@@ -1,4 +1,4 @@
-"""Stored trajectories that fine-tuning runs choose: filtered, counted, written for the engine."""
+"""Stored trajectories for fine-tuning runs: selection, counts, and the file for the engine."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def ref(task: str, index: int, phase: str = "train") -> dict[str, Any]:
 
 @pytest.fixture
 def run() -> Run:
-    """A run with eight finished rollouts of two tasks: five passed, two failed, one of an evaluation."""
+    """Run with eight finished rollouts of two tasks: five passed, two failed, one of an evaluation."""
     _, tasks = make_dataset(tasks=2)
-    found, claim = launched()
+    source, claim = launched()
     stream = Stream()
     stream.started()
     first, second = (task.key for task in tasks)
@@ -49,11 +49,11 @@ def run() -> Run:
     stream.trajectory(ref(first, 0, "eval:heldout"), reward=1.0)
     stream.trajectory(ref(first, 9), finish=False)
     post(claim, stream)
-    for row in Trajectory.objects.filter(run=found, state=Trajectory.State.FINISHED):
+    for row in Trajectory.objects.filter(run=source, state=Trajectory.State.FINISHED):
         row.patch_hash = f"{row.index:016x}"
         row.generated_tokens = 100 + row.num_steps
         row.save()
-    return found
+    return source
 
 
 def chosen(**query: Any) -> list[tuple[str, int]]:
@@ -89,12 +89,12 @@ QUERIES: tuple[tuple[dict[str, Any], list[tuple[str, int]]], ...] = (
 
 
 @pytest.mark.usefixtures("run")
-def test_a_query_chooses_what_its_settings_say() -> None:
+def test_query_selects_trajectories_by_its_settings() -> None:
     for query, expected in QUERIES:
         assert chosen(**query) == expected, query
 
 
-def test_answers_that_an_oracle_played_are_chosen_only_by_the_number_of_the_run(run: Run) -> None:
+def test_oracle_trajectories_are_selected_only_by_run_number(run: Run) -> None:
     Run.objects.filter(pk=run.pk).update(config={**run.config, "policy": {"type": "oracle"}})
     assert chosen() == []
     assert chosen(runs=(run.pk,)) == PASSED
@@ -106,17 +106,17 @@ def test_held_out_tasks_are_left_out_by_default(run: Run) -> None:
     assert chosen(splits=("train", "heldout")) == PASSED
 
 
-def test_equal_patches_of_a_task_count_once_and_missing_ones_never_do(run: Run) -> None:
+def test_equal_patches_of_a_task_count_once_unless_they_are_missing(run: Run) -> None:
     Trajectory.objects.filter(run=run).update(patch_hash="same")
     assert [task for task, _ in chosen()] == ["0", "1"]
     assert chosen(distinct_patches=False) == PASSED
-    found = learning.choose(TrajectoryQuery(), seed=0)
-    assert (found.matching, found.duplicates, len(found.ids)) == (5, 3, 2)
+    choice = learning.choose(TrajectoryQuery(), seed=0)
+    assert (choice.matching, choice.duplicates, len(choice.ids)) == (5, 3, 2)
     Trajectory.objects.filter(run=run).update(patch_hash="")
     assert chosen() == PASSED
 
 
-def test_imported_trajectories_whose_tokens_were_not_counted_are_not_the_shortest(run: Run) -> None:
+def test_imported_trajectories_with_uncounted_tokens_are_not_the_shortest(run: Run) -> None:
     Trajectory.objects.filter(run=run, index__in=(0, 3)).update(generated_tokens=0)
     assert chosen(prefer="shortest", per_task=1, terminations=("submitted",)) == [("0", 1), ("1", 4)]
     assert chosen(tokens_max=10**6) == [("0", 1), ("1", 4), ("1", 8)]
@@ -126,14 +126,14 @@ def test_imported_trajectories_whose_tokens_were_not_counted_are_not_the_shortes
 
 
 @pytest.mark.usefixtures("run")
-def test_a_draw_depends_on_the_seed_alone() -> None:
+def test_random_selection_depends_only_on_the_seed() -> None:
     query = TrajectoryQuery(limit=2)
     draws = [learning.choose(query, seed=seed).ids for seed in range(20)]
     assert draws == [learning.choose(query, seed=seed).ids for seed in range(20)]
     assert len(set(draws)) > 1
 
 
-def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
+def test_selected_trajectories_are_written_completely_and_once(
     run: Run, tmp_path: Path, settings: Any
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
@@ -142,50 +142,54 @@ def test_the_engine_gets_the_chosen_trajectories_whole_and_once(
     folder = rundir.prepare(claim)
     written = list(read_trajectories(folder / TRAJECTORIES_FILE))
     assert len(written) == 5
-    one = next(t for t in written if t.task_id.endswith("0") and len(t.steps) == 3)
-    row = Trajectory.objects.get(pk=one.id)
+    trajectory = next(t for t in written if t.task_id.endswith("0") and len(t.steps) == 3)
+    row = Trajectory.objects.get(pk=trajectory.id)
     assert row.task is not None
-    assert (one.run, one.model, one.instance_id) == (run.pk, "builtin:quickstart", row.task.instance_id)
-    assert one.problem_statement == row.task.problem_statement
-    assert one.patch == row.patch
-    assert [step.thought for step in one.steps] == [f"look at line {i}" for i in range(3)]
-    assert one.steps[0].arguments == {"command": "view", "path": "/testbed/a.py"}
-    assert one.tokens is not None
-    assert decode(one.tokens.data).ids.tolist() == TOKENS["ids"]
+    assert (trajectory.run, trajectory.model, trajectory.instance_id) == (
+        run.pk,
+        "builtin:quickstart",
+        row.task.instance_id,
+    )
+    assert trajectory.problem_statement == row.task.problem_statement
+    assert trajectory.patch == row.patch
+    assert [step.thought for step in trajectory.steps] == [f"look at line {i}" for i in range(3)]
+    assert trajectory.steps[0].arguments == {"command": "view", "path": "/testbed/a.py"}
+    assert trajectory.tokens is not None
+    assert decode(trajectory.tokens.data).ids.tolist() == TOKENS["ids"]
     Trajectory.objects.filter(run=run).update(verdict="failed")
     rundir.prepare(claim)
     assert list(read_trajectories(folder / TRAJECTORIES_FILE)) == written
 
 
-def test_the_api_tells_what_a_query_chooses(run: Run, client: Client) -> None:
+def test_api_returns_the_selection_of_a_query(run: Run, client: Client) -> None:
     client.force_login(make_user("olga", Role.OPERATOR))
 
     def asked(**body: Any) -> Any:
         return client.post("/api/v1/trajectories/choose", json.dumps(body), content_type="application/json")
 
-    found = asked(overrides={"trajectories.per_task": 1}).json()
-    assert found["runs"] == [{"run_id": run.pk, "trajectories": 2}]
-    assert (len(found["ids"]), found["matching"], found["over_cap"]) == (2, 5, 3)
+    selection = asked(overrides={"trajectories.per_task": 1}).json()
+    assert selection["runs"] == [{"run_id": run.pk, "trajectories": 2}]
+    assert (len(selection["ids"]), selection["matching"], selection["over_cap"]) == (2, 5, 3)
     assert asked(overrides={"trajectories.steps_min": "x"}).status_code == 422
     assert "does not train on stored trajectories" in asked(recipe="quickstart").content.decode()
 
 
-def test_a_name_that_a_query_misspells_is_refused(run: Run, client: Client) -> None:
-    setting, value, told = "runs", f"[{run.pk}, 4242]", "4242"
-    with pytest.raises(CommandFailedError, match=f"trajectories.{setting}.*'{told}'"):
+def test_unknown_run_in_a_query_is_refused(run: Run, client: Client) -> None:
+    setting, value, unknown = "runs", f"[{run.pk}, 4242]", "4242"
+    with pytest.raises(CommandFailedError, match=f"trajectories.{setting}.*'{unknown}'"):
         run_command("trajectories", "count", "--set", f"trajectories.{setting}={value}")
     overrides = {f"trajectories.{setting}": json.loads(value)}
     tuned = runs.create(recipe="quickstart-fine-tune", overrides=overrides)
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=unknown):
         runs.start(run=tuned)
     client.force_login(make_user("olga", Role.OPERATOR))
     body = json.dumps({"overrides": overrides})
     answer = client.post("/api/v1/trajectories/choose", body, content_type="application/json")
     assert answer.status_code == 422
-    assert told in answer.content.decode()
+    assert unknown in answer.content.decode()
 
 
-def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_replaced(
+def test_slow_launch_sends_heartbeats_and_ends_when_it_is_replaced(
     run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
@@ -194,19 +198,19 @@ def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_repla
     _, claim = launched(tuned)
     Run.objects.filter(pk=tuned.pk).update(heartbeat_at=None)
     path = run_folder(tuned.pk) / TRAJECTORIES_FILE
-    seen: list[Any] = []
+    heartbeats: list[Any] = []
 
     def slowly(ids: Any) -> Any:
-        for one in stored(ids):
-            seen.append(Run.objects.get(pk=tuned.pk).heartbeat_at)
-            yield one
+        for trajectory in stored(ids):
+            heartbeats.append(Run.objects.get(pk=tuned.pk).heartbeat_at)
+            yield trajectory
 
     stored = learning.stored
     monkeypatch.setattr(learning, "stored", slowly)
     rundir.prepare(claim)
-    assert len(seen) == 5
-    assert None not in seen
-    assert len(set(seen)) > 2
+    assert len(heartbeats) == 5
+    assert None not in heartbeats
+    assert len(set(heartbeats)) > 2
     path.unlink()
 
     def replaced(ids: Any) -> Any:
@@ -227,7 +231,7 @@ def test_a_launch_that_writes_for_long_counts_as_alive_and_ends_once_it_is_repla
     assert not (path.parent / "engine.pid").exists()
 
 
-def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
+def test_run_stopped_while_its_launch_is_prepared_ends_without_a_file(
     run: Run, tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)
@@ -238,9 +242,9 @@ def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
 
     def stopped(ids: Any) -> Any:
         runs.stop(run=tuned)
-        for one in stored(ids):
-            written.append(one)
-            yield one
+        for trajectory in stored(ids):
+            written.append(trajectory)
+            yield trajectory
 
     monkeypatch.setattr(learning, "stored", stopped)
     lifecycle.start(claim)
@@ -250,7 +254,7 @@ def test_a_run_that_is_stopped_while_its_launch_is_prepared_ends_without_a_file(
     assert not list((tmp_path / "runs" / str(tuned.pk)).iterdir())
 
 
-def test_a_query_that_chooses_nothing_is_refused_before_anything_starts(run: Run) -> None:
+def test_query_without_matches_is_refused_before_the_start(run: Run) -> None:
     tuned = runs.create(
         recipe="quickstart-fine-tune",
         overrides={"trajectories.runs": [run.pk], "trajectories.reward_min": 2.0},
@@ -261,7 +265,7 @@ def test_a_query_that_chooses_nothing_is_refused_before_anything_starts(run: Run
     assert tuned.state == RunState.DRAFT
 
 
-def test_a_file_that_cannot_be_written_fails_the_run_with_the_reason(
+def test_unwritable_trajectory_file_fails_the_run_with_the_reason(
     run: Run, tmp_path: Path, settings: Any
 ) -> None:
     settings.TRAINYARD_HOME = str(tmp_path)

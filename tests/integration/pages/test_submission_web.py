@@ -33,9 +33,9 @@ DESCRIBED = {
 
 
 def client(role: Role) -> Client:
-    found = Client()
-    found.force_login(make_user(role.value, role))
-    return found
+    browser = Client()
+    browser.force_login(make_user(role.value, role))
+    return browser
 
 
 def downloaded(role: Role, address: str, given: Mapping[str, str]) -> tuple[str, dict[str, bytes]]:
@@ -52,7 +52,7 @@ def unpacked(content: bytes) -> tuple[str, dict[str, bytes]]:
     return folder, {name.partition("/")[2]: content for name, content in files.items()}
 
 
-def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
+def test_archive_has_the_findings_that_the_page_shows() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks, FIRST)
     reader, address = client(Role.OPERATOR), f"/evaluations/{run.pk}/eval:heldout/0/submission/"
@@ -81,7 +81,7 @@ def test_the_archive_passes_the_checks_that_the_page_shows() -> None:
     }
 
 
-def test_lost_tasks_count_and_an_open_evaluation_is_a_finding() -> None:
+def test_lost_tasks_are_submitted_and_an_open_evaluation_is_a_finding() -> None:
     dataset, tasks = make_dataset()
     run, claim = launched()
     Run.objects.filter(pk=run.pk).update(dataset=dataset)
@@ -111,15 +111,15 @@ def test_lost_tasks_count_and_an_open_evaluation_is_a_finding() -> None:
     }
 
 
-def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
+def test_rules_select_the_submitted_attempt_and_the_oracle_is_refused() -> None:
     _, tasks = make_dataset()
     run = evaluated(tasks[:1], FIRST)
     verifier = scored(run, tasks[0], {0: 0.1, 1: 0.2, 2: 0.9, 3: 0.3})
     reader = client(Role.OPERATOR)
     address = f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
     for chosen in ({"verifier": str(verifier.pk)}, {}):
-        given = {**DESCRIBED, "confirmed": "true", "rule": "ef", **chosen}
-        _, files = downloaded(Role.OPERATOR, address, given)
+        params = {**DESCRIBED, "confirmed": "true", "rule": "ef", **chosen}
+        _, files = downloaded(Role.OPERATOR, address, params)
         assert json.loads(files["all_preds.jsonl"].splitlines()[0])["model_patch"] == "b"
     assert yaml.safe_load(files["metadata.yaml"])["tags"]["system"]["attempts"] == "2+"
     wrong: tuple[tuple[dict[str, str], str], ...] = (
@@ -140,8 +140,8 @@ def test_a_rule_selects_the_attempt_and_an_oracle_may_not() -> None:
         zipped = reader.get(f"/evaluations/{run.pk}/eval:heldout/0/submission.zip", choice)
         assert zipped.status_code == 422
         assert message in unescape(zipped.content.decode())
-    found = reader.get(f"{address}/findings", {**DESCRIBED, "confirmed": "true"}).json()
-    assert found["folder"].endswith("_Toy-agent")
+    checked = reader.get(f"{address}/findings", {**DESCRIBED, "confirmed": "true"}).json()
+    assert checked["folder"].endswith("_Toy-agent")
 
 
 def test_a_submission_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,11 +158,11 @@ def test_a_submission_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch
 
 
 def full_after(number: int) -> Callable[[Path, bytes], int]:
-    """Writing of files until the disk is full."""
-    write, left = Path.write_bytes, iter(range(number))
+    """Return a function that writes files until the disk is full."""
+    write, remaining = Path.write_bytes, iter(range(number))
 
     def limited(path: Path, content: bytes) -> int:
-        if next(left, None) is None:
+        if next(remaining, None) is None:
             raise OSError(ENOSPC, os.strerror(ENOSPC))
         return write(path, content)
 
