@@ -27,11 +27,9 @@ print(get_template("base.html").origin.name, finders.find("favicon.svg"))
 
 
 def python(*arguments: str, folder: Path, **environment: str) -> str:
-    inherited = {
-        key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRAINYARD_HOME")
-    }
+    outer = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "TRAINYARD_HOME")}
     completed = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=inherited | environment, capture_output=True, text=True,
+        [sys.executable, *arguments], cwd=folder, env=outer | environment, capture_output=True, text=True,
     )  # fmt: skip
     assert completed.returncode == 0, completed.stderr
     return completed.stdout

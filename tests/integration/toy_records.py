@@ -38,10 +38,10 @@ def assert_same_state(run_dir: Path, other: Path, *, but: str = "") -> None:
     for cursor in cursors:
         del cursor["progress"]["seconds"]
     assert cursors[0] == cursors[1]
-    ours, theirs = iteration_metrics(run_dir), iteration_metrics(other)
-    assert ours.keys() == theirs.keys()
-    for iteration, metrics in ours.items():
-        differing = set(metrics.items()) ^ set(theirs[iteration].items())
+    first_metrics, second_metrics = iteration_metrics(run_dir), iteration_metrics(other)
+    assert first_metrics.keys() == second_metrics.keys()
+    for iteration, metrics in first_metrics.items():
+        differing = set(metrics.items()) ^ set(second_metrics[iteration].items())
         assert {(name, value) for name, value in differing if name != but} == set()
 
 

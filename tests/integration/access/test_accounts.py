@@ -396,10 +396,10 @@ print(json.dumps([
 
 def test_public_https_address_secures_cookies() -> None:
     environment = {"TRAINYARD_PUBLIC_URL": "https://yard.example:8443/", "TRAINYARD_TRUST_PROXY": "1"}
-    shown = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", _SHOW], cwd=ROOT, capture_output=True, text=True, check=True,
         env=os.environ | {"DJANGO_SETTINGS_MODULE": "webapp.settings"} | environment,
     )  # fmt: skip
     forwarded = ["HTTP_X_FORWARDED_PROTO", "https"]
     expected = [True, True, True, ["https://yard.example:8443"], True, forwarded]
-    assert json.loads(shown.stdout) == expected
+    assert json.loads(completed.stdout) == expected

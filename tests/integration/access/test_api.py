@@ -190,9 +190,7 @@ def test_deeply_nested_json_body_is_refused() -> None:
     assert answer.status_code == 400
 
 
-def test_infinite_clip_high_survives_the_api_the_database_and_the_run_folder(
-    settings: Any, tmp_path: Path
-) -> None:
+def test_infinite_clip_high_survives_api_database_and_run_folder(settings: Any, tmp_path: Path) -> None:
     settings.TRAINYARD_HOME = tmp_path
     Dataset.objects.create(name="quickstart")
     client = client_of(Role.OPERATOR)

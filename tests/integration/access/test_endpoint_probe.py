@@ -29,13 +29,11 @@ def home(settings: Any, tmp_path: Path) -> Path:
 @contextmanager
 def server(answer: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
     """Answer GET requests with ``answer(handler)``; yield the address and the received headers."""
-    requests: list[dict[str, str]] = []
+    calls: list[dict[str, str]] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            requests.append(
-                {"path": self.path, **{name.lower(): value for name, value in self.headers.items()}}
-            )
+            calls.append({"path": self.path, **{name.lower(): value for name, value in self.headers.items()}})
             answer(self)
 
         def log_message(self, *_arguments: Any) -> None:
@@ -45,7 +43,7 @@ def server(answer: Any) -> Iterator[tuple[str, list[dict[str, str]]]]:
     http.daemon_threads = True
     threading.Thread(target=http.serve_forever, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{http.server_port}/v1", requests
+        yield f"http://127.0.0.1:{http.server_port}/v1", calls
     finally:
         http.shutdown()
         http.server_close()

@@ -116,11 +116,9 @@ def test_invalid_numbers_break_no_api_call(yard: Yard, client: Client) -> None:
     for path, methods in schema["paths"].items():
         for method, operation in methods.items():
             parameters = operation.get("parameters", [])
-            integers = [
-                parameter["name"] for parameter in parameters if "integer" in str(parameter["schema"])
-            ]
+            integers = [field["name"] for field in parameters if "integer" in str(field["schema"])]
             for name, number in itertools.product(integers, NUMBERS):
-                in_path = {parameter["name"] for parameter in parameters if parameter["in"] == "path"}
+                in_path = {field["name"] for field in parameters if field["in"] == "path"}
                 values = {key: str(known.get(key, "x")) for key in in_path} | {name: number}
                 address = filled(path, r"\{(?:int:)?(\w+)\}", values)
                 if name not in in_path:

@@ -115,7 +115,7 @@ class Submission:
     rules: tuple[str, ...] = EVERY
     ends: frozenset[Verdict] = STOPPED
     task: Callable[[TaskRow], TaskRow] | None = None
-    """Derives another task from the toy task, which already has the grade rule."""
+    """Function that derives another task from the toy task with its grade rule."""
     audited: bool = False
     """Whether mutated tests must stop the patch; otherwise it is graded without them."""
 

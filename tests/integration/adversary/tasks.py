@@ -120,20 +120,15 @@ def with_ignored_test(tests: str) -> Callable[[TaskRow], TaskRow]:
     def task(row: TaskRow) -> TaskRow:
         command = row.answer.test_command
         scripts = {
-            path: _with_optional_tests(text)
-            for path, text in row.answer.test_files.items()
-            if path.endswith(".sh")
+            path: _prepend(text) for path, text in row.answer.test_files.items() if path.endswith(".sh")
         }
-        row = replace(
-            row,
-            answer=replace(row.answer, test_command=command if scripts else _with_optional_tests(command)),
-        )
+        row = replace(row, answer=replace(row.answer, test_command=command if scripts else _prepend(command)))
         return with_files({**scripts, _OPTIONAL: tests})(row)
 
     return task
 
 
-def _with_optional_tests(script: str) -> str:
+def _prepend(script: str) -> str:
     """Return a script that runs the optional tests first and ignores their exit code."""
     lines = script.split("\n")
     index = next(number for number, line in enumerate(lines) if "-m pytest" in line)

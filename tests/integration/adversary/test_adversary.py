@@ -24,7 +24,5 @@ def test_submission_names_are_unique_and_hostile_ones_never_expect_passed() -> N
 
 
 @pytest.mark.parametrize("submission", FIRST.values(), ids=FIRST)
-async def test_submission_gets_its_expected_verdict(
-    adversary_home: Path, adversary_row: TaskRow, submission: Submission
-) -> None:
+async def test_submission_grade(adversary_home: Path, adversary_row: TaskRow, submission: Submission) -> None:
     await assert_ends_right(LocalBackend(adversary_home), adversary_row, submission, submission.rules[0])

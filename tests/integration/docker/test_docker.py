@@ -59,5 +59,5 @@ def subject(backend: DockerBackend, quota: bool, home: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("check", SHORT_CONFORMANCE, ids=lambda check: check.__name__)
-async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
+async def test_docker_backend_conforms(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await check(subject)

@@ -62,7 +62,7 @@ async def test_fresh_sandbox_gets_only_the_patch_and_the_grade_reports_it(
     assert "graded from the patch in a fresh sandbox" in grade.detail
 
 
-async def test_path_that_blocks_a_test_file_is_blamed_on_the_agent(home: Path, row: TaskRow) -> None:
+async def test_path_that_blocks_a_test_file_is_attributed_to_the_agent(home: Path, row: TaskRow) -> None:
     files = {**row.answer.test_files, "checks/test.sh": "exit 1\n"}
     blocked = replace(row, answer=replace(row.answer, test_files=files))
     grade = await graded_after(environments(LocalBackend(home)), blocked, "mkdir -p checks/test.sh/x")
@@ -170,9 +170,7 @@ async def test_validation_names_the_remedy_for_solutions_outside_of_the_workdir(
         assert "grading.own_box" in record.reason
 
 
-def test_own_box_grading_applies_only_to_own_box_tasks_and_uses_their_timeout(
-    home: Path, row: TaskRow
-) -> None:
+def test_only_own_box_tasks_have_an_own_box_grading(home: Path, row: TaskRow) -> None:
     config = GradingConfig(counterfactual="off", evaluation_timeout_s=7.0)
     grader = Grader(backend=LocalBackend(home), config=config, sandbox=SandboxConfig(), run_id="r")
     grading = grader.own_box(row, evaluation=True)

@@ -55,7 +55,7 @@ def grade(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Com
 def test_predictions_are_reported_and_a_second_command_resumes(
     home: Path, row: TaskRow, tmp_path: Path, grade: Command
 ) -> None:
-    rows = {stored_row.task.instance_id: stored_row for stored_row in load_dataset(home, "toy").rows}
+    rows = {entry.task.instance_id: entry for entry in load_dataset(home, "toy").rows}
     gold = row.answer.gold_patch
     patches = {
         "log": gold,
@@ -94,9 +94,7 @@ def test_predictions_are_reported_and_a_second_command_resumes(
     other_row = with_content_id(
         replace(rows["log"], answer=replace(rows["log"].answer, fail_to_pass=NOT_THERE))
     )
-    save_dataset(
-        home, "toy", [*(stored_row for name, stored_row in rows.items() if name != "log"), other_row], {}
-    )
+    save_dataset(home, "toy", [*(entry for name, entry in rows.items() if name != "log"), other_row], {})
     changed, _ = grade("--predictions", str(file), "--run-id", "r1")
     assert changed["verdicts"] == {"known": 2, "patch_failed": 1, "failed": 1}, "the tests of the row changed"
     save_dataset(home, "toy", list(rows.values()), {"sources": []})
@@ -150,10 +148,10 @@ async def test_complete_log_is_kept(home: Path, row: TaskRow) -> None:
     noisy_row = replace(script, answer=replace(script.answer, test_command=command))
     grade = await make_grader(LocalBackend(home), timeout_s=60.0).grade(noisy_row, patched(noisy))
     assert grade.verdict is Verdict.PASSED, grade.detail
-    whole = zlib.decompress(grade.whole_log).decode()
-    assert len(grade.log) < 21_000 < len(whole)
-    assert all(line in whole for line in ("noise 0\n", "noise 20000\n", "noise 39999\n", "6 passed"))
-    assert whole.startswith(grade.log[:9_000])
+    complete = zlib.decompress(grade.whole_log).decode()
+    assert len(grade.log) < 21_000 < len(complete)
+    assert all(line in complete for line in ("noise 0\n", "noise 20000\n", "noise 39999\n", "6 passed"))
+    assert complete.startswith(grade.log[:9_000])
 
 
 async def test_setup_patch_is_applied_before_the_prediction(home: Path, row: TaskRow) -> None:

@@ -46,7 +46,7 @@ def executor(home: Path) -> RunExecutor:
     return RunExecutor(backend=LocalBackend(home), config=SETTINGS, sandbox=SANDBOX, run_id="t")
 
 
-async def test_test_file_of_several_names_is_read_once(home: Path, row: TaskRow) -> None:
+async def test_test_file_with_several_paths_is_read_once(home: Path, row: TaskRow) -> None:
     hidden = (f"{row.task.workdir}/tests", "/testbed/linked")
     named = replace(row, answer=replace(row.answer, hidden_paths=hidden))
     async with LocalBackend(home).open(SandboxSpec(image=row.task.image)) as box:
@@ -100,12 +100,10 @@ async def test_tasks_of_one_source_share_their_proof(home: Path, row: TaskRow) -
     assert await make_references(rows, prover(backend), store, progress=reported.append) == []
     assert reported == [0, 2]
     assert backend.opened == 4, "one original run and one of each of three variants"
-    for task_row in rows:
-        reference = await store.load(task_row)
+    for task in rows:
+        reference = await store.load(task)
         assert reference is not None
-        assert [set(variant.must_fail) for variant in reference.variants] == [
-            {*task_row.answer.fail_to_pass}
-        ] * 3
+        assert [set(variant.must_fail) for variant in reference.variants] == [{*task.answer.fail_to_pass}] * 3
     assert await make_references(rows, prover(backend), store, progress=reported.append) == []
     assert reported == [0, 2, 2]
     assert backend.opened == 4, "what is known is not proven again"

@@ -121,7 +121,7 @@ def config(name: str, *, splits: Sequence[str] = (), parallel: int = 2, **settin
     )
 
 
-def records_by_name(home: Path, name: str) -> dict[str, ValidationRecord]:
+def by_name(home: Path, name: str) -> dict[str, ValidationRecord]:
     names = {row.task.id: row.task.instance_id for row in load_dataset(home, name).rows}
     records = read(dataset_path(home, name))
     return {names[record.task_id]: record for record in records if isinstance(record, ValidationRecord)}
@@ -136,7 +136,7 @@ async def test_validation_assigns_each_kind_of_row_its_status(home: Path, valida
         "quarantined": 8, "tests_value": 2, "tests_changed": 0, "tests_added": 0, "tests_without_mutant": 0,
         "seconds": 0,
     }  # fmt: skip
-    records = records_by_name(home, dataset)
+    records = by_name(home, dataset)
     assert {name: record.status for name, record in records.items()} == {
         name: RowStatus(name.partition("-")[0]) for name in records
     }
@@ -235,10 +235,8 @@ def test_runs_exclude_quarantined_rows_and_report_their_number(home: Path, valid
         [event] = [event for event in events(run.run_dir) if event["type"] == "tasks_selected"]
         # Later validation records must not change the tasks of a started run.
         wrong = [
-            records_by_name(home, dataset)[name].model_copy(
-                update={"status": RowStatus.GOLD_FAILS, "id": f"x/{name}"}
-            )
-            for name in ("valid", "valid-script")
+            by_name(home, dataset)[key].model_copy(update={"status": RowStatus.GOLD_FAILS, "id": f"x/{key}"})
+            for key in ("valid", "valid-script")
         ]
         append(dataset_path(home, dataset), wrong)
         assert run_rows(sampling, run) == chosen

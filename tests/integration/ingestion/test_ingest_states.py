@@ -358,13 +358,13 @@ def test_attempt_that_keeps_rollouts_removes_only_unfinished_ones() -> None:
     stream.trajectory(ref(0, "b", 0), finish=False)
     stream.add("alert", severity="warning", code="infrastructure_rate", message="m", iteration=0)
     post(claim, stream)
-    kept = Trajectory.objects.get(run=run, index=0, task_key="a")
+    finished = Trajectory.objects.get(run=run, index=0, task_key="a")
     newer = relaunched(run, claim)
     second = collecting(2, stream.next_seq, kept=1)
     post(newer, second)
-    assert Trajectory.objects.get(run=run) == kept
-    assert Step.objects.filter(trajectory=kept).count() == Step.objects.count() == 2
-    assert TestResult.objects.filter(trajectory=kept).exists()
+    assert Trajectory.objects.get(run=run) == finished
+    assert Step.objects.filter(trajectory=finished).count() == Step.objects.count() == 2
+    assert TestResult.objects.filter(trajectory=finished).exists()
     assert [(g.task_key, g.size, g.num_finished, g.num_solved) for g in Group.objects.filter(run=run)] == [
         ("a", 1, 1, 1)
     ]
@@ -437,14 +437,9 @@ def test_spool_completes_the_record_of_a_rollout_cancelled_with_its_run(tmp_path
     path = tmp_path / "events.jsonl"
     path.write_bytes(stream.body())
     ingest.ingest_spool(run_id=run.pk, path=path)
-    trajectory = Trajectory.objects.get(run=run)
-    assert (trajectory.termination, trajectory.num_steps, trajectory.reward, trajectory.error) == (
-        "submitted",
-        3,
-        1.0,
-        "",
-    )
-    assert Step.objects.filter(trajectory=trajectory).count() == 3
+    row = Trajectory.objects.get(run=run)
+    assert (row.termination, row.num_steps, row.reward, row.error) == ("submitted", 3, 1.0, "")
+    assert Step.objects.filter(trajectory=row).count() == 3
 
 
 def test_collection_state_is_stored_until_the_next_attempt_starts() -> None:
@@ -469,11 +464,11 @@ def test_collection_state_is_stored_until_the_next_attempt_starts() -> None:
 
 
 def test_evaluation_tasks_may_come_from_another_dataset() -> None:
-    other = Dataset.objects.create(name="other")
+    evaluated = Dataset.objects.create(name="other")
     run = make_run(**{"evaluation.dataset": "other"})
     trained = Dataset.objects.get(name="quickstart")
-    trained_task = Task.objects.create(dataset=trained, key="a", instance_id="a", split="train")
-    evaluated_task = Task.objects.create(dataset=other, key="c", instance_id="c", split="heldout")
+    task = Task.objects.create(dataset=trained, key="a", instance_id="a", split="train")
+    other_task = Task.objects.create(dataset=evaluated, key="c", instance_id="c", split="heldout")
     run, claim = launched(run)
     stream = Stream()
     stream.started()
@@ -481,12 +476,8 @@ def test_evaluation_tasks_may_come_from_another_dataset() -> None:
     stream.trajectory(ref(0, "c", 0, phase="eval:heldout"))
     stream.trajectory(ref(0, "a", 0, phase="eval:train"))
     post(claim, stream)
-    phases_and_tasks = Trajectory.objects.filter(run=run).values_list("phase", "task")
-    assert set(phases_and_tasks) == {
-        ("train", trained_task.pk),
-        ("eval:heldout", evaluated_task.pk),
-        ("eval:train", trained_task.pk),
-    }
+    pairs = Trajectory.objects.filter(run=run).values_list("phase", "task")
+    assert set(pairs) == {("train", task.pk), ("eval:heldout", other_task.pk), ("eval:train", task.pk)}
 
 
 def test_start_requires_the_dataset_of_evaluations() -> None:

@@ -33,7 +33,7 @@ def rows(run: Run) -> list[dict[str, Any]]:
 
 
 def add_leases(stream: Stream) -> None:
-    """Add leases before, during and after the add_leases of their sandboxes."""
+    """Add leases before, during and after the life of their sandboxes."""
     stream.add("sandboxes_changed", records=[lease(1, "leased"), lease(2, "leased")])
     stream.add("sandboxes_changed", records=[lease(1), lease(3, "leased")])
     stream.add("pool_status", **pool(live=1))

@@ -28,5 +28,5 @@ async def subject(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Sub
 
 
 @pytest.mark.parametrize("check", SHORT_CONFORMANCE, ids=lambda check: check.__name__)
-async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
+async def test_kubernetes_conforms(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await check(subject)

@@ -108,9 +108,7 @@ async def test_failed_start_reports_its_reason_and_the_next_one_succeeds(cluster
         await until(lambda: backend.population().existing == 0)
 
 
-async def test_exceeded_quota_delays_a_sandbox_without_failing_it(
-    cluster_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_exceeded_quota_delays_a_start(cluster_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.sandbox.kubernetes.fleet._QUOTA_PAUSE_S", 0.1)
     async with prepared(cluster_home) as cluster, opened(cluster) as backend:
         await set_quota(cluster, pods="1")

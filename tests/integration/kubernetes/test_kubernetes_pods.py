@@ -114,8 +114,8 @@ async def test_warm_pods_follow_demand_within_the_limits(cluster: FakeCluster) -
         await until(lambda: backend.population().idle == 3 and backend.population().existing == 3)
         await backend.prepare({"registry.test/other:1": 9, IMAGE: 9})
         await until(lambda: backend.population().idle == 4)
-        other = replace(SPEC, limits=replace(SPEC.limits, memory_mb=64))
-        async with backend.open(other) as box:  # no warm pod fits, so one is removed
+        smaller = replace(SPEC, limits=replace(SPEC.limits, memory_mb=64))
+        async with backend.open(smaller) as box:  # no warm pod fits, so one is removed
             assert not box.startup.warm
             await until(lambda: backend.population().existing <= 4)
         assert cluster.counters.pods_peak <= 4
@@ -250,18 +250,18 @@ async def test_unused_agents_of_old_versions_are_removed(
         return {agent["metadata"]["name"] for agent in config_maps["items"]}
 
     async with opened(cluster) as backend, backend.open(SPEC) as box:
-        both = await agents()
+        old_and_new = await agents()
         await backend.reap()
-        assert await agents() == both, "it is young"
+        assert await agents() == old_and_new, "it is young"
         monkeypatch.setattr("engine.sandbox.kubernetes.reaper._AGENT_AGE_S", -60.0)
         lease = (await api.list(leases))["items"][0]["metadata"]
         for used_by in ("old", None):  # an owner uses the old agent, or names none
             await api.patch(f"{leases}/{lease['name']}", {"metadata": {"labels": {labels.AGENT: used_by}}})
             await backend.reap()
-            assert await agents() == both
+            assert await agents() == old_and_new
         await api.patch(f"{leases}/{lease['name']}", {"metadata": {"labels": lease["labels"]}})
         await backend.reap()
-        assert await agents() == both - {"old"}
+        assert await agents() == old_and_new - {"old"}
         assert (await box.exec("echo alive", timeout_s=20)).stdout == b"alive\n"
         async with backend.open(SPEC):
             pass
@@ -360,8 +360,6 @@ async def _preflight_passes(backend: KubernetesBackend) -> bool:
 def test_pool_key_depends_on_image_and_limits_but_not_on_lifetime() -> None:
     from engine.sandbox.kubernetes.manifests.spec import pool_key
 
-    limits = SandboxLimits()
-    assert pool_key("a", limits) == pool_key("a", replace(limits, lifetime_s=5.0))
-    assert (
-        len({pool_key("a", limits), pool_key("b", limits), pool_key("a", replace(limits, disk_mb=1000))}) == 3
-    )
+    base = SandboxLimits()
+    assert pool_key("a", base) == pool_key("a", replace(base, lifetime_s=5.0))
+    assert len({pool_key("a", base), pool_key("b", base), pool_key("a", replace(base, disk_mb=1000))}) == 3

@@ -104,9 +104,7 @@ async def test_preflight_reports_a_missing_cluster_configuration(tmp_path: Path)
     assert "no usable cluster configuration" in findings[0].message
 
 
-async def test_sandboxes_with_network_access_are_refused(
-    cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_open_network_is_refused(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_found", lambda _: ["10.96.0.1:443"])
     monkeypatch.setattr(network, "_SETTLE_S", 0.01)
     async with opened(cluster) as backend:

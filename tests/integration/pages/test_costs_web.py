@@ -76,10 +76,8 @@ def test_api_returns_costs_and_whether_token_ids_exist(client: Client) -> None:
     detail = client.get(f"/api/v1/runs/{run.pk}").json()
     assert (detail["cost"], detail["cached_tokens"]) == (pytest.approx(0.256), 868)
     items = client.get(f"/api/v1/runs/{run.pk}/trajectories").json()["items"]
-    summaries = [
-        (t["task_key"], t["index"], t["cost"], t["thinking_tokens"], t["has_token_ids"]) for t in items
-    ]
-    assert sorted(summaries, key=lambda row: row[:2]) == [
+    rows = [(t["task_key"], t["index"], t["cost"], t["thinking_tokens"], t["has_token_ids"]) for t in items]
+    assert sorted(rows, key=lambda row: row[:2]) == [
         ("a", 0, 0.006, 7, False),
         ("a", 1, 0.25, None, False),
         ("b", 0, None, 7, True),

@@ -31,11 +31,11 @@ NAMES = ("never", "sometimes", "always", "untried")
 def rows(settings: Any, tmp_path: Path) -> dict[str, TaskRow]:
     """Rows of four tasks; a training run solved 0, 1 and 4 of 4 attempts at the first three."""
     settings.TRAINYARD_HOME = tmp_path
-    made = {name: make_row(name) for name in NAMES}
-    save_dataset(tmp_path, "d", list(made.values()), {})
+    by_name = {name: make_row(name) for name in NAMES}
+    save_dataset(tmp_path, "d", list(by_name.values()), {})
     datasets.sync(name="d")
-    attempts(made, solved={"never": 0, "sometimes": 1, "always": 4})
-    return made
+    attempts(by_name, solved={"never": 0, "sometimes": 1, "always": 4})
+    return by_name
 
 
 def attempts(rows: dict[str, TaskRow], *, solved: dict[str, int], **overrides: Any) -> Run:
@@ -132,9 +132,7 @@ def test_the_profile_counts_every_task_once(rows: dict[str, TaskRow], tmp_path: 
     assert difficulty.profile(dataset()).classes == {"none": 1, "mixed": 0, "all": 0, "unmeasured": 0}
 
 
-def test_run_that_selects_by_solve_rate_gets_the_measured_rates(
-    rows: dict[str, TaskRow], tmp_path: Path
-) -> None:
+def test_run_selecting_by_solve_rate_gets_the_rates(rows: dict[str, TaskRow], tmp_path: Path) -> None:
     overrides = {"dataset.name": "d", "dataset.solve_rate_min": 0.01, "dataset.solve_rate_samples": 4}
     run = runs.create(recipe="quickstart", overrides=overrides)
     runs.start(run=run)

@@ -56,11 +56,11 @@ def finish(stream: Stream, key: dict[str, Any], **fields: Any) -> None:
 @pytest.fixture
 def run() -> Run:
     """Run with an evaluation of five tasks after a training iteration."""
-    made, claim = launched(make_run())
-    assert made.dataset is not None
+    evaluation_run, claim = launched(make_run())
+    assert evaluation_run.dataset is not None
     for number, key in enumerate("abcdef"):
         Task.objects.create(
-            dataset=made.dataset, key=key, instance_id=f"i-{key}", split="heldout", position=number
+            dataset=evaluation_run.dataset, key=key, instance_id=f"i-{key}", split="heldout", position=number
         )
     stream = Stream()
     stream.started()
@@ -75,7 +75,7 @@ def run() -> Run:
     for key, fields in zip("abcde", ends, strict=True):
         finish(stream, ref(1, key, 0, phase="eval:heldout"), **fields)
     post(claim, stream)
-    return made
+    return evaluation_run
 
 
 @pytest.fixture
@@ -140,9 +140,7 @@ def test_signs_of_tampering_are_shown_escaped_counted_and_searchable(run: Run, v
     assert "Signs of tampering" not in clean
 
 
-def test_predictions_and_report_have_the_official_harness_format(
-    run: Run, viewer: Client, tmp_path: Path
-) -> None:
+def test_predictions_and_report_match_the_harness_format(run: Run, viewer: Client, tmp_path: Path) -> None:
     path = tmp_path / "predictions.jsonl"
     path.write_bytes(viewer.get(f"/runs/{run.pk}/predictions.jsonl").content)
     entries = read_predictions(path).predictions
@@ -168,7 +166,7 @@ def test_predictions_and_report_have_the_official_harness_format(
     assert viewer.get(f"/runs/{run.pk}/predictions.jsonl", {"index": "7"}).status_code == 404
 
 
-def test_api_returns_the_gradings_of_the_pages(run: Run, viewer: Client, operator: Client) -> None:
+def test_api_returns_the_grading_data_of_the_pages(run: Run, viewer: Client, operator: Client) -> None:
     trajectory = evaluated_trajectory(run, "a")
     detail = viewer.get(f"/api/v1/trajectories/{trajectory.pk}").json()
     assert detail["findings"] == FINDINGS
@@ -182,7 +180,7 @@ def test_api_returns_the_gradings_of_the_pages(run: Run, viewer: Client, operato
 def test_mutated_runs_are_shown_and_their_assertions_only_to_readers_of_answers(
     viewer: Client, operator: Client
 ) -> None:
-    made, claim = launched(make_run())
+    run, claim = launched(make_run())
     secret = "t.py:7 test_mean passed with: assert mean([1]) == 2"
     findings = [*FINDINGS[:1], {"kind": "counterfactual", "detail": secret, "step": None}]
     stream = Stream()
@@ -192,9 +190,9 @@ def test_mutated_runs_are_shown_and_their_assertions_only_to_readers_of_answers(
         extra_runs=2, extra_grading_seconds=1.5,
     )  # fmt: skip
     post(claim, stream)
-    trajectory = Trajectory.objects.get(run=made)
+    trajectory = Trajectory.objects.get(run=run)
     pages = [
-        client.get(trajectory_url(made.pk, "train", 0, "a", 0)).content.decode()
+        client.get(trajectory_url(run.pk, "train", 0, "a", 0)).content.decode()
         for client in (viewer, operator)
     ]
     assert all("2 mutated runs" in page and "git log --all" in page for page in pages)
@@ -236,12 +234,12 @@ def test_output_of_hidden_tests_is_shown_only_to_readers_of_answers(
 def oracle_run() -> Run:
     """Run of the oracle with one rollout, whose patch is the gold patch."""
     Dataset.objects.get_or_create(name="quickstart")
-    made, claim = launched(runs.create(recipe="quickstart-oracle"))
+    run, claim = launched(runs.create(recipe="quickstart-oracle"))
     stream = Stream()
     stream.started()
     finish(stream, ref(0, "a", 0), patch="the gold\n")
     post(claim, stream)
-    return made
+    return run
 
 
 @pytest.mark.parametrize(

@@ -49,15 +49,15 @@ SIDES = {
 def rows(settings: Any, tmp_path: Path) -> list[TaskRow]:
     """Seven rows, the last of which was never validated."""
     settings.TRAINYARD_HOME = tmp_path
-    made = [make_row(f"row-{number}") for number in range(7)]
-    save_dataset(tmp_path, "d", made, {})
+    task_rows = [make_row(f"row-{number}") for number in range(7)]
+    save_dataset(tmp_path, "d", task_rows, {})
     records = [
         record(row, status, **_sides(status), flaky_tests=["t::a"] if status is RowStatus.FLAKY else [])
-        for row, status in zip(made, STATUSES, strict=False)
+        for row, status in zip(task_rows, STATUSES, strict=False)
     ]
     append(tmp_path / "datasets" / "d", records)
     datasets.sync(name="d")
-    return made
+    return task_rows
 
 
 def _sides(status: RowStatus) -> dict[str, Any]:
@@ -130,13 +130,13 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
 ) -> None:
     """Proofs of validated rows count too; the newest of several proofs of one content wins."""
     settings.TRAINYARD_HOME = tmp_path
-    made = [make_row(f"row-{number}") for number in range(3)]
-    save_dataset(tmp_path, "d", made, {})
+    rows = [make_row(f"row-{number}") for number in range(3)]
+    save_dataset(tmp_path, "d", rows, {})
     store = FileReferences(tmp_path / "datasets" / "d")
-    failed = Reference(content=row_content(made[1]), problem="the sandbox did not start")
-    asyncio.run(store.save(made[1], failed))
-    asyncio.run(store.save(made[0], Reference(content="another", problem="of other content")))
-    asyncio.run(store.save(made[0], Reference(content=row_content(made[0]), note="no test file")))
+    failed = Reference(content=row_content(rows[1]), problem="the sandbox did not start")
+    asyncio.run(store.save(rows[1], failed))
+    asyncio.run(store.save(rows[0], Reference(content="another", problem="of other content")))
+    asyncio.run(store.save(rows[0], Reference(content=row_content(rows[0]), note="no test file")))
     datasets.sync(name="d")
 
     viewer = signed_in(Role.VIEWER)
@@ -146,21 +146,21 @@ def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(
     assert (counts.tasks, counts.tasks_without, counts.tasks_failed) == (2, 1, 1)
     shown = tight(inner_html(text(viewer, "/datasets/d/health/"), "health-body"))
     assert "the sandbox did not start" in shown
-    pages = [text(viewer, f"/datasets/d/tasks/{row.task.id}/") for row in made]
+    pages = [text(viewer, f"/datasets/d/tasks/{row.task.id}/") for row in rows]
     assert "no test file" in pages[0]
     assert "the proof failed: the sandbox did not start" in pages[1]
     assert "not proven yet" in pages[2]
 
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
     api = bearer(token)
-    proofs = [api.get(f"/api/v1/datasets/d/tasks/{row.task.id}/health").json()["proof"] for row in made]
+    proofs = [api.get(f"/api/v1/datasets/d/tasks/{row.task.id}/health").json()["proof"] for row in rows]
     assert proofs[0]["coverage"]["note"] == "no test file"
     assert (proofs[1]["problem"], proofs[1]["coverage"]) == ("the sandbox did not start", None)
     assert proofs[2] is None
 
     append(
         tmp_path / "datasets" / "d",
-        [record(made[1], RowStatus.VALID, coverage=MutantCoverage(changed=2, variants=3), run="9", time=9e9)],
+        [record(rows[1], RowStatus.VALID, coverage=MutantCoverage(changed=2, variants=3), run="9", time=9e9)],
     )
     datasets.sync(name="d")
     out = run_command("dataset", "sync", "d")

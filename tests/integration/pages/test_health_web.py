@@ -39,10 +39,10 @@ def home(settings: Any, tmp_path: Path) -> Path:
 @pytest.fixture
 def rows(home: Path) -> list[TaskRow]:
     """Rows of a dataset on disk and in the database."""
-    made = [make_row(f"row-{number}") for number in range(4)]
-    save_dataset(home, "d", made, {})
+    task_rows = [make_row(f"row-{number}") for number in range(4)]
+    save_dataset(home, "d", task_rows, {})
     datasets.sync(name="d")
-    return made
+    return task_rows
 
 
 def folder(home: Path) -> Path:

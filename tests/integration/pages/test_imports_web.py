@@ -71,10 +71,8 @@ def test_import_command_mirrors_the_dataset_and_prints_counts(home: Path, tmp_pa
     assert (answer.grade_rule, answer.log_parser) == ("map_equal", "r2e_pytest")
     assert answer.expected["TestCore.test_secret_upper"] == "PASSED"
     assert "/r2e_tests" in answer.hidden_paths
-    replaced = counts_of(
-        "dataset", "import", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source)
-    )
-    assert (replaced["imported"], replaced["excluded"]) == (2, 0)
+    after = counts_of("dataset", "import", "--format", "r2e-gym", "--name", "r2e", "--replace", str(source))
+    assert (after["imported"], after["excluded"]) == (2, 0)
     assert Task.objects.filter(dataset__name="r2e", active=True).count() == 2
     (home / "imports" / "rows.jsonl").touch()
     run = dataset_runs.launch_import(format="r2e-gym", source="rows.jsonl", name="r2e")
@@ -209,9 +207,7 @@ def test_imports_from_outside_of_the_import_folders_are_refused(home: Path) -> N
     assert not Run.objects.exists()
 
 
-def test_additional_import_folders_can_be_allowed(
-    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_import_folders_can_be_added(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_rows(tmp_path / "shared" / "a.jsonl", rows.swe_bench()).parent
     monkeypatch.setenv("TRAINYARD_IMPORT_FOLDERS", str(folder))
     run = dataset_runs.launch_import(format="swe-bench", source="a.jsonl", name="d")

@@ -142,20 +142,16 @@ def test_selected_trajectories_are_written_completely_and_once(
     folder = rundir.prepare(claim)
     written = list(read_trajectories(folder / TRAJECTORIES_FILE))
     assert len(written) == 5
-    trajectory = next(t for t in written if t.task_id.endswith("0") and len(t.steps) == 3)
-    row = Trajectory.objects.get(pk=trajectory.id)
+    item = next(t for t in written if t.task_id.endswith("0") and len(t.steps) == 3)
+    row = Trajectory.objects.get(pk=item.id)
     assert row.task is not None
-    assert (trajectory.run, trajectory.model, trajectory.instance_id) == (
-        run.pk,
-        "builtin:quickstart",
-        row.task.instance_id,
-    )
-    assert trajectory.problem_statement == row.task.problem_statement
-    assert trajectory.patch == row.patch
-    assert [step.thought for step in trajectory.steps] == [f"look at line {i}" for i in range(3)]
-    assert trajectory.steps[0].arguments == {"command": "view", "path": "/testbed/a.py"}
-    assert trajectory.tokens is not None
-    assert decode(trajectory.tokens.data).ids.tolist() == TOKENS["ids"]
+    assert (item.run, item.model, item.instance_id) == (run.pk, "builtin:quickstart", row.task.instance_id)
+    assert item.problem_statement == row.task.problem_statement
+    assert item.patch == row.patch
+    assert [step.thought for step in item.steps] == [f"look at line {i}" for i in range(3)]
+    assert item.steps[0].arguments == {"command": "view", "path": "/testbed/a.py"}
+    assert item.tokens is not None
+    assert decode(item.tokens.data).ids.tolist() == TOKENS["ids"]
     Trajectory.objects.filter(run=run).update(verdict="failed")
     rundir.prepare(claim)
     assert list(read_trajectories(folder / TRAJECTORIES_FILE)) == written

@@ -107,9 +107,7 @@ def environments_of(session: int) -> list[str]:
     return environments
 
 
-def test_key_is_in_no_process_environment_and_in_no_record(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_key_is_in_no_process_environment_or_record(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     look = "env; cat /proc/*/environ | tr '\\0' '\\n'; echo end of look"
     solve = solving(home, native=True, look=look)
     sessions: list[int] = []

@@ -76,7 +76,7 @@ def subject(home: Path, monkeypatch: pytest.MonkeyPatch) -> Subject:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-async def test_conformance(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
+async def test_local_backend_conforms(check: Callable[[Subject], Awaitable[None]], subject: Subject) -> None:
     await check(subject)
 
 
@@ -92,7 +92,7 @@ def readable_packages() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-def test_conformance_as_an_ordinary_user(readable_packages: Path) -> None:
+def test_local_backend_conforms_for_an_ordinary_user(readable_packages: Path) -> None:
     python = Path("/usr/bin/python3")  # the tested Python may be in a folder that only root can read
     folders = [REPO, *REPO.resolve().parents]
     if not python.exists() or any((folder.stat().st_mode & 0o005) != 0o005 for folder in folders):
@@ -343,9 +343,7 @@ async def test_commands_do_not_run_as_root_in_images_owned_by_root(home: Path, t
     assert {path.lstat().st_uid for path in rootfs.rglob("*")} == {OWNER}
 
 
-async def test_preflight_passes_here_and_reports_missing_cgroups_and_bubblewrap(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_preflight_reports_missing_requirements(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     backend = LocalBackend(home)
     assert [finding for finding in await preflight(backend) if finding.severity == "error"] == []
     backend.groups = None

@@ -124,11 +124,11 @@ async def test_warm_sandboxes_share_no_namespace(backend: LocalBackend) -> None:
     async with backend.open(SPEC) as first, backend.open(SPEC) as second:
         assert first.startup.warm
         assert second.startup.warm
-        ours, theirs = [
+        first_spaces, second_spaces = [
             (await box.exec(script, timeout_s=_PATIENCE_S)).stdout.split() for box in (first, second)
         ]
-    assert len(ours) == len(kinds)
-    assert not set(ours) & set(theirs)
+    assert len(first_spaces) == len(kinds)
+    assert not set(first_spaces) & set(second_spaces)
 
 
 @pytest.mark.parametrize("at_once", [1, 4])
@@ -203,9 +203,7 @@ async def test_zero_per_image_disables_warm_sandboxes(home: Path) -> None:
     assert backend.population().existing == 0
 
 
-async def test_requests_get_no_warm_sandbox_of_an_older_build_or_other_limits(
-    backend: LocalBackend, home: Path
-) -> None:
+async def test_requests_get_no_older_build_or_other_limits(backend: LocalBackend, home: Path) -> None:
     await backend.prepare({"local:reference": 1})
     await until(lambda: backend.population().idle == 1)
     async with backend.open(replace(SPEC, limits=replace(LIMITS, memory_mb=128))) as box:
@@ -239,7 +237,7 @@ async def test_images_that_cannot_start_are_not_warmed(backend: LocalBackend, ho
 @pytest.mark.parametrize(
     "check", [check for check in CHECKS if check.__name__ in CHECKED], ids=lambda check: check.__name__
 )
-async def test_conformance(
+async def test_warm_sandbox_conforms(
     check: Callable[[Subject], Awaitable[None]], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOST_SECRET", SECRET)

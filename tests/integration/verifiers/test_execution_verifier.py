@@ -224,10 +224,8 @@ async def test_candidates_run_on_the_same_tests_and_are_keyed_by_trajectory(
     runs = make_runs(home)
     scores = await score_candidates(runs, row, candidates, suite=suite, tests=[kept])
     assert list(scores) == list(patches)
-    results = {
-        name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()
-    }
-    assert results == {
+    actual = {name: (broken_tests(score, suite), score.reproduction_passes) for name, score in scores.items()}
+    assert actual == {
         "good": (set(), 2),
         "breaking": ({MEAN}, 0),
         "empty": (set(), 0),
@@ -250,9 +248,7 @@ async def test_a_hanging_candidate_times_out(home: Path, row: TaskRow) -> None:
     assert not report.outcomes
 
 
-async def test_crash_loses_only_the_results_of_its_own_test_file(
-    home: Path, row: TaskRow, both: RegressionSuite
-) -> None:
+async def test_crash_loses_only_its_own_test_file(home: Path, row: TaskRow, both: RegressionSuite) -> None:
     candidates = [CandidatePatch(trajectory_id="a", patch=CRASHING)]
     scores = await score_candidates(make_runs(home), row, candidates, suite=both)
     regression = scores["a"].regression
@@ -288,10 +284,8 @@ async def test_stored_reports_of_identical_patches_are_reused(
     assert await score_candidates(reopened, row, twins, suite=suite) == scores
     assert backend.opened == 1
     sandbox = SandboxConfig(memory_mb=600)
-    with_more_memory = make_runs(
-        home, backend=backend, sandbox=sandbox, store=FolderReports(tmp_path / "reports")
-    )
-    await score_candidates(with_more_memory, row, twins, suite=suite)
+    larger = make_runs(home, backend=backend, sandbox=sandbox, store=FolderReports(tmp_path / "reports"))
+    await score_candidates(larger, row, twins, suite=suite)
     assert backend.opened == 2  # other limits may change test outcomes
     for path in (tmp_path / "reports").iterdir():
         path.write_text("{")
@@ -380,7 +374,7 @@ async def test_reproduction_tests_that_fail_by_chance_are_dropped(home: Path, ro
     assert len(examined.failing) < 40
 
 
-def agent_turns(content: str, *, also: str = "") -> list[str]:
+def script(content: str, *, also: str = "") -> list[str]:
     """Return a testing agent's turns: a look, an optional command, the test, submission."""
     turns = [respond("execute_bash", cmd="ls; cat toy/numbers.py")]
     if also:
@@ -413,7 +407,7 @@ async def written_by(
 
 
 async def test_a_testing_agent_writes_a_test(home: Path, row: TaskRow) -> None:
-    turns = agent_turns(REPRODUCTION, also="echo 'x = 1' >> toy/words.py")
+    turns = script(REPRODUCTION, also="echo 'x = 1' >> toy/words.py")
     (trajectory,) = await written_by(home, row, in_bytes(ChatScript(turns)), make_runs(home))
     assert (trajectory.termination, trajectory.reward) == (TerminationReason.SUBMITTED, 1.0)
     assert "clamp" in trajectory.steps[0].observation
@@ -437,9 +431,7 @@ async def test_a_testing_agent_gets_no_answer_and_no_reward_for_useless_tests(
         answers.append(context.row.answer)
         index = context.key.index
         turns = (
-            agent_turns(contents[index], also="ls hidden; git log --oneline | wc -l")
-            if index < 3
-            else [SUBMIT]
+            script(contents[index], also="ls hidden; git log --oneline | wc -l") if index < 3 else [SUBMIT]
         )
         return turns[len(context.steps)]
 

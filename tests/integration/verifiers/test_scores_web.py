@@ -188,12 +188,9 @@ def test_calibration_is_shown_over_the_iterations_of_training() -> None:
     for iteration, p_yes in ((0, 0.9), (0, 0.2), (11, 0.1), (11, 0.8), (12, 0.5)):
         score(stream, round(p_yes * 10), p_yes, iteration=iteration, resolved=p_yes in (0.9, 0.1))
     post(claim, stream)
-    (breakdown,) = build_scores(run, {}).breakdowns
-    assert (breakdown.title, [part.name for part in breakdown.parts]) == (
-        "Iteration",
-        ["0–1", "10–11", "12–13"],
-    )
-    assert [part.calibration.auc for part in breakdown.parts] == [1.0, 0.0, None]
+    (split,) = build_scores(run, {}).breakdowns
+    assert (split.title, [part.name for part in split.parts]) == ("Iteration", ["0–1", "10–11", "12–13"])
+    assert [part.calibration.auc for part in split.parts] == [1.0, 0.0, None]
 
 
 def test_calibration_is_split_by_run_phase_and_iteration() -> None:
@@ -226,13 +223,11 @@ def test_scores_of_removed_rollouts_are_left_out_everywhere() -> None:
     for key in keys:
         rollout(stream, key, 1, key["index"] == 0, "a")
     post(claim, stream)
-    run, judge_claim, judgements = judging(str(source.pk))
+    run, judge_claim, judged = judging(str(source.pk))
     for key in keys:
-        fields = {"p_yes": 0.9 - key["index"] / 10, "resolved": key["index"] == 0}
-        judgements.add(
-            "trajectory_scored", source=str(source.pk), source_epoch=claim.epoch, ref=key, score=fields
-        )
-    post(judge_claim, judgements)
+        value = {"p_yes": 0.9 - key["index"] / 10, "resolved": key["index"] == 0}
+        judged.add("trajectory_scored", source=str(source.pk), source_epoch=claim.epoch, ref=key, score=value)
+    post(judge_claim, judged)
     panel = build_scores(run, {})
     assert (panel.calibration.count, panel.page.total, panel.num_stale) == (4, 4, 0)
     newer = relaunched(source, claim)
