@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 from engine.config.access.places import ANY, Allowed, Bounded, Text, places
 from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import contradictions
+from engine.config.curation import CommitCuration
 from engine.config.environment import (
     REPRODUCTION_PROMPTS,
     EnvironmentConfig,
@@ -315,10 +316,22 @@ class JudgeTrainingRun(_Run):
 
 
 class CurateRun(_Run):
-    """Creation of a dataset from source trees."""
+    """Creation of a dataset from source trees, by injecting faults."""
 
     kind: Literal["curate"] = "curate"
+    source: Literal["faults"] = "faults"
+    """Origin of the tasks: faults injected into source trees."""
     curation: CurationConfig
+    sandbox: SandboxConfig = SandboxConfig()
+
+
+class CommitCurateRun(_Run):
+    """Creation of a dataset from the commits of repositories."""
+
+    kind: Literal["curate"] = "curate"
+    source: Literal["commits"] = "commits"
+    """Origin of the tasks: commits of repositories."""
+    curation: CommitCuration
     sandbox: SandboxConfig = SandboxConfig()
 
 
@@ -388,13 +401,15 @@ AnyRun = (
     | EvaluateRun
     | Annotated[SftRun | FineTuneRun | JudgeTrainingRun, Field(discriminator="data")]
     | Annotated[VerifierRun | TestVerifierRun, Field(discriminator="method")]
-    | CurateRun
+    | Annotated[CurateRun | CommitCurateRun, Field(discriminator="source")]
     | ValidateRun
     | ImportRun
 )
-_TAGS = ("kind", "data", "method")
+_TAGS = ("kind", "data", "method", "source")
 """Settings that select the class of a run."""
-_SECOND_TAGS = MappingProxyType({"sft": ("data", "stream"), "verifier": ("method", "judge")})
+_SECOND_TAGS = MappingProxyType(
+    {"sft": ("data", "stream"), "verifier": ("method", "judge"), "curate": ("source", "faults")}
+)
 """Kind → second tag, and its value in configurations of earlier versions, which lack it."""
 
 

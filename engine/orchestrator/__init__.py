@@ -16,6 +16,7 @@ import structlog
 
 from engine.config.run import (
     AnyRun,
+    CommitCurateRun,
     CurateRun,
     EvaluateRun,
     FineTuneRun,
@@ -48,6 +49,7 @@ _KINDS: Mapping[type[AnyRun], str] = {
     SftRun: "engine.orchestrator.sft:warm_start",
     FineTuneRun: "engine.orchestrator.fine_tune:fine_tune",
     CurateRun: "engine.orchestrator.curate:make_dataset",
+    CommitCurateRun: "engine.orchestrator.curate:make_dataset_of_commits",
     JudgeTrainingRun: "engine.orchestrator.verification.train_judge:train_judge",
     VerifierRun: "engine.orchestrator.verification.verify:verify",
     TestVerifierRun: "engine.orchestrator.verification.verify_by_tests:verify_by_tests",

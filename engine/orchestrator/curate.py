@@ -6,9 +6,11 @@ import time
 from collections.abc import Mapping
 
 from engine.config.rollout import GradingConfig
-from engine.config.run import CurateRun
+from engine.config.run import CommitCurateRun, CurateRun
+from engine.datasets.commits.make import make_commit_tasks
+from engine.datasets.commits.trials import Workshop
 from engine.datasets.curation.curate import curate
-from engine.datasets.store import dataset_path
+from engine.datasets.store import Dataset, dataset_path
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import RunContext, RunResult
@@ -17,6 +19,18 @@ from engine.orchestrator.tasks.references import make_references
 
 _PROOF_S = 600.0
 """Time limit of the tests of a whole source."""
+
+
+async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> RunResult:
+    """Make tasks of the commits of the configured repositories."""
+    started = time.monotonic()
+    announce(run)
+    backend = await open_backend(config.sandbox, run)
+    shop = Workshop(
+        config=config.curation, home=run.home, backend=backend, sandbox=config.sandbox, seed=config.seed
+    )
+    dataset = await run.interruptible(make_commit_tasks(shop, run.progress))
+    return _result(dataset, dataset.provenance["funnel"], started)
 
 
 async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
@@ -50,13 +64,17 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     )
     for problem in await run.interruptible(proofs):
         run.alert("warning", "counterfactual_unproven", f"mutated tests are not proven yet: {problem}")
+    return _result(dataset, _fates(dataset.provenance.get("candidates", {})), started)
+
+
+def _result(dataset: Dataset, counts: Mapping[str, int], started: float) -> RunResult:
     splits = {row.split for row in dataset.rows}
     return RunResult(
         state="succeeded",
         summary={
             "dataset": dataset.name,
             **{f"tasks_{split}": len(dataset.split(split)) for split in sorted(splits)},
-            **_fates(dataset.provenance.get("candidates", {})),
+            **counts,
             "seconds": round(time.monotonic() - started, 1),
             "peak_memory_mb": round(peak_memory_mb(), 1),
         },

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from engine.config.recipes import (
+    commits,
     deepswe,
     deepswe_variants,
     fine_tuning,
@@ -56,6 +57,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "write-tests": verifying.write_tests,
     "validate-dataset": validation.validate,
     "import-dataset": importing.import_set,
+    "commits-dataset": commits.dataset,
 }
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,12 +21,17 @@ _NETWORK_S = 600.0
 _REPOSITORY_BYTES = 1 << 30
 _GIT_OPTIONS = (
     "protocol.allow=never",
-    "protocol.https.allow=always",
     "http.followRedirects=false",
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
     "credential.helper=",
     "transfer.fsckObjects=true",
+    # Harmless faults of old histories:
+    *(
+        f"fetch.fsck.{fault}=ignore"
+        for fault in ("zeroPaddedFilemode", "badTimezone", "missingSpaceBeforeDate")
+    ),
+    "safe.directory=*",
     "submodule.recurse=false",
     "fetch.recurseSubmodules=false",
 )
@@ -51,58 +57,76 @@ def run_pip_files(*arguments: str) -> None:
         raise PreflightError(f"pip download failed: {lines[-1][:500]} (is a package index reachable?)")
 
 
-def clone(url: str, target: Path) -> None:
-    """Fetch the newest commit of a repository over https, as a bare repository without hooks.
+def clone(address: str, target: Path, *, whole: bool = False) -> None:
+    """Fetch the default branch of a repository as a bare repository without hooks.
 
     Redirects are refused, because only the given host was allowed. Other transports, submodules, credentials,
     and user and system configuration are disabled.
 
+    Args:
+        address: ``https://HOST/PATH``, or the git directory of a repository on this machine.
+        target: folder to create.
+        whole: fetch all commits instead of the newest one.
+
     Raises:
         PreflightError: git is missing, or the repository cannot be fetched.
     """
-    options = [part for option in _GIT_OPTIONS for part in ("-c", option)]
-    git = [
-        "git",
-        *options,
-        "clone",
-        "-q",
-        "--bare",
-        "--depth=1",
-        "--single-branch",
-        "--no-tags",
-        "--template=",
-    ]
+    protocol = "https" if address.startswith("https://") else "file"
+    url = address if protocol == "https" else f"file://{address}"
+    depth = () if whole else ("--depth=1",)
+    options = (*_GIT_OPTIONS, f"protocol.{protocol}.allow=always")
+    command = ["clone", "-q", "--bare", *depth, "--single-branch", "--no-tags", "--template=", "--", url]
+    try:
+        _git([*command, str(target)], options, home=target.parent, protocol=protocol)
+    except subprocess.TimeoutExpired:
+        raise PreflightError(f"cloning '{address}' took more than {_NETWORK_S:g} s") from None
+    except subprocess.CalledProcessError as error:
+        if error.returncode == 127:
+            raise PreflightError("git is not installed; give the source as a folder instead") from None
+        raise PreflightError(f"cannot clone '{address}': {error.stderr.strip()[-500:]}") from None
+
+
+def newest_commit(repository: Path) -> str:
+    """Return the commit of HEAD of a clone; empty if it has none."""
+    try:
+        command = [f"--git-dir={repository}", "rev-parse", "--verify", "-q", "HEAD^{commit}"]
+        return _git(command, _GIT_OPTIONS, home=repository, protocol="none").strip()
+    except subprocess.CalledProcessError:
+        return ""
+
+
+def _git(arguments: Sequence[str], options: Sequence[str], *, home: Path, protocol: str) -> str:
     environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON} | {
-        "HOME": str(target.parent),
+        "HOME": str(home),
         "LC_ALL": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
         "GIT_CONFIG_GLOBAL": os.devnull,
-        "GIT_ALLOW_PROTOCOL": "https",
+        "GIT_ALLOW_PROTOCOL": protocol,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_ASKPASS": "/bin/false",
     }
     # In units of 512 bytes; limits the size of every file, including the repository's pack.
-    limited = ["/bin/sh", "-c", f'ulimit -f {_REPOSITORY_BYTES // 512}; exec "$@"', "sh"]
-    try:
-        subprocess.run(
-            [*limited, *git, "--", url, str(target)],
-            check=True,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_NETWORK_S,
-            env=environment,
-        )
-    except subprocess.TimeoutExpired:
-        raise PreflightError(f"cloning '{url}' took more than {_NETWORK_S:g} s") from None
-    except subprocess.CalledProcessError as error:
-        if error.returncode == 127:
-            raise PreflightError("git is not installed; give the source as a folder instead") from None
-        raise PreflightError(f"cannot clone '{url}': {error.stderr.strip()[-500:]}") from None
+    limited = ["/bin/sh", "-c", f'ulimit -f {_REPOSITORY_BYTES // 512}; exec "$@"', "sh", "git"]
+    done = subprocess.run(
+        [*limited, *(part for option in options for part in ("-c", option)), *arguments],
+        check=True,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_NETWORK_S,
+        env=environment,
+    )
+    return done.stdout
 
 
 def unpack(
-    kind: Literal["sdist", "wheels", "repository"], packed: Path, target: Path, *, home: Path, what: str
+    kind: Literal["sdist", "wheels", "repository"],
+    packed: Path,
+    target: Path,
+    *,
+    home: Path,
+    what: str,
+    revision: str = "HEAD",
 ) -> Path:
     """Unpack a download in a sandbox and return the folder of its files.
 
@@ -120,7 +144,11 @@ def unpack(
     inside = f"/in/{packed.name}"
     try:
         run_contained(
-            Path(unpacking.__file__), [kind, inside], home=home, reads={inside: packed}, writes=target
+            Path(unpacking.__file__),
+            [kind, inside, revision],
+            home=home,
+            reads={inside: packed},
+            writes=target,
         )
         check_tree(target, max_entries=2 * unpacking.MAX_FILES, max_bytes=2 * unpacking.MAX_BYTES)
         if not (target / "tree").is_dir():

@@ -2,6 +2,7 @@
 
     python -m engine.datasets.sources.pip_files sdist NAME VERSION FOLDER
     python -m engine.datasets.sources.pip_files wheels FOLDER REQUIREMENT...
+    python -m engine.datasets.sources.pip_files pinned FOLDER NAME==VERSION...
 
 pip builds every source distribution that it downloads, to read its metadata (pypa/pip#1884); no option
 disables this. So pip's own finder and session are used, which honour its whole configuration: indexes,
@@ -56,8 +57,14 @@ def _save(session: Any, link: Any, folder: Path) -> None:
         sys.exit(f"{link.filename} does not have the hash given by the index")
 
 
-def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
-    """Download pure-Python wheels and their dependencies."""
+def fetch_wheels(folder: Path, requirements: Sequence[str], *, pinned: bool = False) -> None:
+    """Download pure-Python wheels and their dependencies.
+
+    Args:
+        folder: an existing folder.
+        requirements: of packages of the index.
+        pinned: download the wheels of these exact versions only, compiled ones for this interpreter, too.
+    """
 
     def refuse(*_arguments: Any, **_options: Any) -> NoReturn:
         sys.exit("a dependency is a URL, not a package of the index")
@@ -66,7 +73,8 @@ def fetch_wheels(folder: Path, requirements: Sequence[str]) -> None:
     _pip("_internal.operations.prepare").unpack_vcs_link = refuse
     _pip("_internal.distributions.sdist").SourceDistribution.prepare_distribution_metadata = refuse
     # "any" admits pure-Python wheels only, which work with every interpreter in a sandbox.
-    pure = ["--only-binary", ":all:", "--platform", "any", "-d", str(folder)]
+    kinds = ["--no-deps"] if pinned else ["--platform", "any"]
+    pure = ["--only-binary", ":all:", *kinds, "-d", str(folder)]
     command = _pip("_internal.commands").create_command("download")
     sys.exit(command.main(["-q", *pure, "--", *requirements]))
 
@@ -80,4 +88,4 @@ if __name__ == "__main__":
     if kind == "sdist":
         fetch_sdist(rest[0], rest[1], Path(rest[2]))
     else:
-        fetch_wheels(Path(rest[0]), rest[1:])
+        fetch_wheels(Path(rest[0]), rest[1:], pinned=kind == "pinned")

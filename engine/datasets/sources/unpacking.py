@@ -2,7 +2,8 @@
 
     sdist ARCHIVE            one top folder of a source distribution into ``tree/``
     wheels FOLDER            pure-Python wheels as pip installs them, compiled
-    repository GIT_DIRECTORY the files of HEAD into ``tree/``; no checkout: no filters, hooks or attributes
+    repository GIT_DIRECTORY REVISION
+                             the files of a commit into ``tree/``; no checkout: no filters, hooks, attributes
 
 Only regular files are written; links and devices are skipped. Paths outside of the target and content beyond
 the limits end the program; the last line on standard error has the reason.
@@ -87,10 +88,10 @@ def unpack_wheels(folder: Path, target: Path) -> None:
     compileall.compile_dir(target, quiet=2, invalidation_mode=mode)
 
 
-def unpack_repository(repository: Path, target: Path) -> None:
+def unpack_repository(repository: Path, target: Path, revision: str) -> None:
     """Write the files of a repository's HEAD to the target."""
     git = ["git", "-c", "safe.directory=*", "-c", "protocol.allow=never", f"--git-dir={repository}"]
-    listed = subprocess.run([*git, "ls-tree", "-r", "-z", "HEAD"], stdout=subprocess.PIPE, check=True)
+    listed = subprocess.run([*git, "ls-tree", "-r", "-z", revision], stdout=subprocess.PIPE, check=True)
     tree = _Target(target)
     with subprocess.Popen(
         [*git, "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -142,7 +143,7 @@ def _zipped(archive: Path) -> Iterator[tuple[str, _Readable, bool]]:
                     yield member.filename, stream, bool(mode & 0o100)
 
 
-def main(what: str, source: str) -> None:
+def main(what: str, source: str, revision: str) -> None:
     """Unpack ``source`` into the current folder."""
     out = Path.cwd()
     if what == "wheels":
@@ -150,12 +151,12 @@ def main(what: str, source: str) -> None:
     elif what == "sdist":
         unpack_sdist(Path(source), out / "tree")
     else:
-        unpack_repository(Path(source), out / "tree")
+        unpack_repository(Path(source), out / "tree", revision)
 
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], sys.argv[2])
+        main(sys.argv[1], sys.argv[2], sys.argv[3])
     except (
         OSError,
         ValueError,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -72,25 +72,35 @@ def _print_counts(run: Run) -> None:
 
 @app.command()
 def curate(
-    source: Annotated[
-        list[str],
-        typer.Option(
-            metavar="SOURCE", help="Folder, https://HOST/PATH or pip:NAME==VERSION; may be repeated."
-        ),
-    ],
     output: Annotated[str, typer.Option(help="Name of the dataset.")],
+    source: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SOURCE",
+            help="Inject faults into a folder, https://HOST/PATH or pip:NAME==VERSION; may be repeated.",
+        ),
+    ] = None,
+    repository: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="REPOSITORY",
+            help="Use the commits of a folder or https://HOST/PATH instead; may be repeated.",
+        ),
+    ] = None,
     settings: Settings = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
 ) -> None:
-    """Build a dataset from source trees with tests."""
-    overrides = {
-        "name": f"curate {output}",
-        "curation.sources": list(source),
-        "curation.output": output,
-        "curation.extra_tasks": [],
-    }
-    run = runs.create(recipe="quickstart-dataset", overrides=overrides | parse_settings(settings or ()))
+    """Build a dataset from source trees with tests, or from the commits of repositories."""
+    if bool(source) == bool(repository):
+        raise CommandError("expected --source or --repository: name what to build the tasks from")
+    overrides: dict[str, Any] = {"name": f"curate {output}", "curation.output": output}
+    if repository:
+        recipe, overrides["curation.repositories"] = "commits-dataset", repository
+    else:
+        recipe = "quickstart-dataset"
+        overrides |= {"curation.sources": source, "curation.extra_tasks": []}
+    run = runs.create(recipe=recipe, overrides=overrides | parse_settings(settings or ()))
     runs.start(run=run)
     if not as_json:
         print(describe(run))

@@ -1,0 +1,92 @@
+"""Changed entities of a Python file: functions, classes and methods by their qualified names."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+from engine.errors import HostileInputError
+from engine.isolation import SOURCE_LIMITS, call_isolated
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+MODULE = "<module>"
+"""Name of the statements outside of all definitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class EntityChange:
+    """Difference between two versions of a file; docstrings, comments and formatting do not count."""
+
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.changed)
+
+
+def changed_entities(old: str, new: str) -> EntityChange:
+    """Compare two versions of a file in a process of its own.
+
+    Args:
+        old, new: its text; empty where it does not exist.
+
+    Raises:
+        SyntaxError: a version is no Python of this interpreter's syntax.
+        HostileInputError: a version exceeds the parser's limits.
+    """
+    result = call_isolated(partial(_compare, old, new), SOURCE_LIMITS)
+    if isinstance(result, str):
+        raise SyntaxError(result)
+    return result
+
+
+def _compare(old: str, new: str) -> EntityChange | str:
+    try:
+        before, after = (dict(_entities(ast.parse(text))) for text in (old, new))
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        if isinstance(error, RecursionError | MemoryError):
+            raise HostileInputError("the Python source is nested too deeply") from None
+        return str(error)
+    return EntityChange(
+        added=tuple(name for name in after if name not in before),
+        removed=tuple(name for name in before if name not in after),
+        changed=tuple(name for name in after if name in before and after[name] != before[name]),
+    )
+
+
+def _entities(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield qualified name and normalised code of each entity; of a class without its methods."""
+    own: list[str] = []
+    for child in _statements(node):
+        if isinstance(child, _DEFINITIONS):
+            name = f"{prefix}{child.name}"
+            if isinstance(child, ast.ClassDef):
+                yield from _entities(child, f"{name}.")
+            else:
+                _drop_docstring(child)
+                yield name, ast.dump(child)
+        else:
+            own.append(ast.dump(child))
+    if isinstance(node, ast.ClassDef):
+        heads = [*node.decorator_list, *node.bases, *node.keywords]
+        own = [*map(ast.dump, heads), *own]
+    yield prefix.removesuffix(".") or MODULE, "\n".join(own)
+
+
+def _statements(node: ast.AST) -> list[ast.stmt]:
+    _drop_docstring(node)
+    body: list[ast.stmt] = getattr(node, "body", [])
+    return body
+
+
+def _drop_docstring(node: ast.AST) -> None:
+    """Remove the docstrings of a definition and of those inside of it."""
+    for inner in ast.walk(node):
+        if (
+            isinstance(inner, (*_DEFINITIONS, ast.Module))
+            and ast.get_docstring(inner, clean=False) is not None
+        ):
+            inner.body = inner.body[1:] or [ast.Pass()]

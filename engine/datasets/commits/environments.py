@@ -1,0 +1,139 @@
+"""Environments of commits: packages as of the commit's date, as wheels, mounted in sandboxes.
+
+Nothing is built: ``uv`` resolves from the metadata of wheels with ``--exclude-newer``, pip downloads the
+wheels, and a sandbox unpacks them. A project's own metadata (for ``importlib.metadata``) is written from its
+files. Commits with the same packages share one folder.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uv
+
+from engine.datasets.commits.project_files import ProjectFiles
+from engine.datasets.curation.toolchain import PYTEST
+from engine.datasets.sources.downloads import run_pip_files, unpack
+from engine.errors import DatasetError
+from engine.testing.toolchain import MOUNT, made_once, runner_scripts
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+_RESOLVE_S = 120.0
+_PYTEST_CLOSURE = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+"""Packages that the test tools need in their own versions, whatever the date."""
+_PLUGIN = re.compile(r"^\[pytest11\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """Packages for the tests of a commit."""
+
+    folder: Path
+    """Toolchain with them, mounted at ``engine.testing.toolchain.MOUNT``."""
+    pins: tuple[str, ...]
+    plugins: tuple[str, ...]
+    """Plugins of pytest among them, as arguments of ``-p``."""
+
+
+def resolve(requirements: Sequence[str], *, before: datetime.datetime | None) -> tuple[str, ...]:
+    """Return exact versions, as they were available before a time; None: of today.
+
+    Raises DatasetError: there are no wheels that fit, with the reason of ``uv``.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "requirements.in").write_text("\n".join([PYTEST, *requirements]) + "\n")
+        command = [
+            uv.find_uv_bin(),
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-header",
+            "--no-annotate",
+            "--only-binary",
+            ":all:",
+        ]
+        command += ["--python-version", PYTHON, "--python", sys.executable]
+        if before is not None:
+            command += ["--exclude-newer", before.strftime("%Y-%m-%dT%H:%M:%SZ")]
+            for package in _PYTEST_CLOSURE:
+                command += ["--exclude-newer-package", f"{package}=2100-01-01T00:00:00Z"]
+        try:
+            done = subprocess.run(
+                [*command, "requirements.in"],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=_RESOLVE_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise DatasetError(f"uv found no versions within {_RESOLVE_S:g} s") from None
+    if done.returncode != 0:
+        raise DatasetError(f"no versions fit: {' '.join(done.stderr.split())[-400:]}")
+    return tuple(line for line in done.stdout.splitlines() if line and not line.startswith(("#", " ")))
+
+
+def ensure_environment(home: Path, pins: Sequence[str], project: ProjectFiles) -> Environment:
+    """Return the folder with the pinned packages and the project's metadata; made on first use.
+
+    Raises:
+        PreflightError: pip could not download a wheel.
+        DatasetError: a wheel is damaged or hostile.
+    """
+    scripts = runner_scripts()
+    metadata = _metadata(project)
+    content = repr((tuple(pins), PYTHON, sorted(metadata.items()))).encode() + b"".join(scripts.values())
+    target = home / "toolchain" / hashlib.sha256(content).hexdigest()[:16]
+
+    def download(draft: Path) -> Path:
+        (draft / "wheels").mkdir()
+        (draft / "unpacked").mkdir()
+        run_pip_files("pinned", str(draft / "wheels"), *pins)
+        folder = unpack("wheels", draft / "wheels", draft / "unpacked", home=home, what="the environment")
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        for path, text in metadata.items():
+            (folder / path).parent.mkdir(exist_ok=True)
+            (folder / path).write_text(text)
+        return folder
+
+    folder = made_once(target, download)
+    return Environment(folder=folder, pins=tuple(pins), plugins=_plugins(folder))
+
+
+def _plugins(folder: Path) -> tuple[str, ...]:
+    modules = []
+    for path in sorted(folder.glob("*.dist-info/entry_points.txt")):
+        for section in _PLUGIN.findall(path.read_text(errors="replace")[:100_000]):
+            modules += re.findall(r"^\s*[^=\n]+=\s*([\w.]+)", section, re.MULTILINE)
+    return tuple(dict.fromkeys(modules))
+
+
+def _metadata(project: ProjectFiles) -> dict[str, str]:
+    """Return path → text of the project's installed metadata."""
+    name = re.sub(r"[^A-Za-z0-9.]+", "_", project.name)
+    if not name.strip("._"):
+        return {}
+    version = project.version or "0.1.dev0"
+    folder = f"{name}-{version}.dist-info"
+    files = {f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"}
+    if project.entry_points:
+        files[f"{folder}/entry_points.txt"] = "\n".join(
+            f"[{group}]\n" + "".join(f"{point} = {target}\n" for point, target in points.items())
+            for group, points in project.entry_points.items()
+        )
+    return files
+
+
+def sandbox_environment(roots: Sequence[str], workdir: str) -> dict[str, str]:
+    """Return the environment variables of all commands in a task's image."""
+    paths = [workdir if root == "." else f"{workdir}/{root}" for root in roots]
+    return {"PYTHONPATH": ":".join([*paths, MOUNT]), "PYTHONDONTWRITEBYTECODE": "1"}

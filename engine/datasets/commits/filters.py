@@ -1,0 +1,99 @@
+"""Selection of commits that can become tasks, by their change alone.
+
+The limits are those of R2E-Gym (0 < files with code < 5, lines < 200, patch < 10,000 characters).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from engine.config.curation import CommitCuration
+from engine.datasets.commits.entities import EntityChange, changed_entities
+from engine.datasets.commits.history import Commit
+from engine.datasets.paths import is_test_path
+from engine.errors import HostileInputError
+from engine.patches.sections import count_changed_lines, keep_files, patch_hash
+
+_REVERT = re.compile(r"^(revert\b|revert:|this reverts commit)", re.IGNORECASE | re.MULTILINE)
+_CHERRY_PICK = re.compile(r"\(cherry picked from commit [0-9a-f]{7,}\)")
+_NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".pyx", ".pxd", ".pxi", ".rs", ".f", ".f90"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A commit whose change can become a task."""
+
+    commit: Commit
+    gold_patch: str
+    """Its change to Python files that are no tests."""
+    test_paths: tuple[str, ...]
+    """Test files that it adds or changes, relative to the root."""
+    entities: dict[str, EntityChange]
+    """File → changed functions, classes and methods."""
+
+    @property
+    def num_entities(self) -> int:
+        """Return the number of added, removed and changed entities."""
+        changes = self.entities.values()
+        return sum(len(change.added) + len(change.removed) + len(change.changed) for change in changes)
+
+
+def select(commits: Iterable[Commit], config: CommitCuration) -> Iterator[tuple[Commit, Candidate | str]]:
+    """Yield each commit with its candidate, or with the reason why it is none."""
+    known: set[str] = set()
+    for commit in commits:
+        yield commit, _select(commit, config, known)
+
+
+def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidate | str:
+    if len(commit.parents) != 1:
+        return "merge" if commit.parents else "first_commit"
+    if _REVERT.search(commit.message):
+        return "revert"
+    if _CHERRY_PICK.search(commit.message):
+        return "cherry_pick"
+    if not commit.files:
+        return "empty"
+    code = [file for file in commit.files if file.path.endswith(".py") and not is_test_path(file.path)]
+    tests = tuple(file.path for file in commit.files if _is_test_file(file.path) and file.mode.strip("0"))
+    if any(PurePosixPath(file.path).suffix in _NATIVE for file in commit.files):
+        return "native_code"
+    if not code:
+        return "no_code"
+    if len(code) > config.max_files:
+        return "too_many_files"
+    if commit.patch is None or commit.contents is None:
+        return "too_large"
+    gold, _ = keep_files(commit.patch, lambda path: path.endswith(".py") and not is_test_path(path))
+    if count_changed_lines(gold) > config.max_lines or len(gold) > config.max_patch_chars:
+        return "too_large"
+    digest = patch_hash(gold)
+    if digest in known:
+        return "duplicate"
+    known.add(digest)
+    try:
+        entities = {file.path: _entities(commit, file.path) for file in code}
+    except (SyntaxError, HostileInputError):
+        return "no_syntax"
+    entities = {path: change for path, change in entities.items() if change}
+    if not entities:
+        return "no_real_change"
+    if not tests:
+        return "no_tests"
+    return Candidate(commit=commit, gold_patch=gold, test_paths=tests, entities=entities)
+
+
+def _entities(commit: Commit, path: str) -> EntityChange:
+    assert commit.contents is not None
+    old, new = commit.contents[path]
+    return changed_entities(old or "", new or "")
+
+
+def _is_test_file(path: str) -> bool:
+    name = PurePosixPath(path).name
+    return (
+        path.endswith(".py") and is_test_path(path) and (name.startswith("test") or name.endswith("_test.py"))
+    )

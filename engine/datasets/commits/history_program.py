@@ -1,0 +1,137 @@
+"""Program that reads the history of an untrusted repository, in a sandbox (``run_contained``).
+
+    REPOSITORY MAX_COMMITS
+
+It writes ``commits.jsonl``, newest commit first, one object a line::
+
+    {"sha", "parents", "date", "message", "patch", "contents",
+     "files": [{"path", "added", "deleted", "mode"}]}
+
+``added`` and ``deleted`` are None of binary files. ``patch`` (the whole change in git's format) and
+``contents`` (path → [old text, new text]) are None for merges, root commits and changes beyond the limits.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+MAX_FILES, MAX_PATCH_BYTES, MAX_FILE_BYTES = 40, 200_000, 1 << 20
+"""Limits of a change whose patch and contents are written."""
+_MAX_MESSAGE = 10_000
+_TOO_MANY_FILES = 1_000
+"""Files of one commit that are listed at most."""
+
+
+class Repository:
+    """A bare repository, read by git without its attributes, hooks and external programs."""
+
+    def __init__(self, folder: str) -> None:
+        self._git = [
+            "git", "-c", "safe.directory=*", "-c", "protocol.allow=never",
+            "-c", "core.attributesFile=/dev/null", "-c", "core.quotePath=false", f"--git-dir={folder}",
+        ]  # fmt: skip
+        self._objects = subprocess.Popen(
+            [*self._git, "cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+
+    def run(self, *arguments: str) -> bytes:
+        """Return the output of a git command."""
+        return subprocess.run([*self._git, *arguments], stdout=subprocess.PIPE, check=True).stdout
+
+    def read(self, name: str, most: int) -> bytes | None:
+        """Return the content of an object; None if it is missing or larger than ``most``."""
+        assert self._objects.stdin is not None
+        assert self._objects.stdout is not None
+        self._objects.stdin.write(name.encode() + b"\n")
+        self._objects.stdin.flush()
+        header = self._objects.stdout.readline().split()
+        if header[-1] == b"missing":
+            return None
+        size = int(header[2])
+        content = bytearray()
+        while size - len(content) > 0:
+            piece = self._objects.stdout.read(min(1 << 16, size - len(content)))
+            content += piece
+            if len(content) > most:
+                sys.exit(f"an object is larger than {most} bytes")
+        self._objects.stdout.read(1)
+        return bytes(content)
+
+
+def commits(repository: Repository, count: int) -> Iterator[dict[str, Any]]:
+    """Yield the newest commits of HEAD."""
+    listed = repository.run("rev-list", f"--max-count={count}", "--parents", "--timestamp", "HEAD")
+    for line in listed.decode().splitlines():
+        date, sha, *parents = line.split()
+        raw = repository.read(sha, 1 << 20) or b""
+        message = raw.partition(b"\n\n")[2].decode("utf-8", "replace")[:_MAX_MESSAGE]
+        commit: dict[str, Any] = {
+            "sha": sha, "parents": parents, "date": int(date), "message": message, "files": [], "patch": None,
+            "contents": None,
+        }  # fmt: skip
+        if len(parents) == 1:
+            _add_change(repository, commit, parents[0])
+        yield commit
+
+
+def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> None:
+    options = ("-r", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
+    raw = repository.run("diff-tree", "--raw", "--full-index", *options, parent, commit["sha"]).split(b"\0")
+    counts = repository.run("diff-tree", "--numstat", *options, parent, commit["sha"]).split(b"\0")
+    lines = {fields[2]: fields[:2] for entry in counts if (fields := entry.split(b"\t", 2))[2:]}
+    blobs: dict[str, tuple[str, str]] = {}
+    for header, name in zip(raw[0::2], raw[1::2], strict=False):
+        if len(commit["files"]) == _TOO_MANY_FILES:
+            break
+        _, new_mode, old, new, _ = header.decode().split()
+        path = name.decode("utf-8", "surrogateescape")
+        added, deleted = lines.get(name, (b"-", b"-"))
+        is_text = added != b"-"
+        commit["files"].append({
+            "path": path, "mode": new_mode,
+            "added": int(added) if is_text else None, "deleted": int(deleted) if is_text else None,
+        })  # fmt: skip
+        blobs[path] = old, new
+    if not 0 < len(blobs) <= MAX_FILES:
+        return
+    if sum((file["added"] or 0) + (file["deleted"] or 0) for file in commit["files"]) * 4 > MAX_PATCH_BYTES:
+        return
+    patch = repository.run(
+        "diff-tree", "-p", "--binary", "--full-index", "-r", "--no-renames", "--no-ext-diff", "--no-textconv",
+        parent, commit["sha"],
+    )  # fmt: skip
+    contents = {path: [_text(repository, old), _text(repository, new)] for path, (old, new) in blobs.items()}
+    if len(patch) <= MAX_PATCH_BYTES:
+        commit["patch"] = patch.decode("utf-8", "surrogateescape")
+        commit["contents"] = contents
+
+
+def _text(repository: Repository, name: str) -> str | None:
+    """Return the text of a file; None if there is none, or it is no UTF-8."""
+    if not name.strip("0"):
+        return None
+    content = repository.read(name, MAX_FILE_BYTES)
+    try:
+        return None if content is None else content.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def main(folder: str, count: int) -> None:
+    """Write ``commits.jsonl`` to the current folder."""
+    repository = Repository(folder)
+    with Path("commits.jsonl").open("w", encoding="utf-8") as out:
+        for commit in commits(repository, count):
+            out.write(json.dumps(commit) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
+        sys.exit(f"its history cannot be read: {type(error).__name__}: {error}")

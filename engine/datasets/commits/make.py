@@ -1,0 +1,247 @@
+"""Curation of a dataset from commits: history → candidates → trials → statements → rows.
+
+Results of trials are kept (``TrialStore``): a curation that was stopped or killed tries no commit twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from engine.datasets.commits.filters import Candidate, select
+from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits
+from engine.datasets.commits.statements import write_statement
+from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
+from engine.datasets.store import Dataset, save_dataset, with_content_id
+from engine.errors import DatasetError, HostError, PreflightError
+from engine.patches.sections import count_changed_lines
+from engine.redaction import redact
+from engine.sandbox.local.images import image_exists
+from engine.threads import in_thread
+from engine.types import Task, TaskAnswer, TaskRow
+
+Progress = Callable[[str, int, int], None]
+STAGES = (
+    ("commits", frozenset[str]()),
+    ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty", "duplicate"})),
+    ("small enough", frozenset({"too_many_files", "too_large"})),
+    ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
+    ("has tests", frozenset({"no_tests"})),
+    ("builds", frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine"})),
+    ("tests run", frozenset({"no_tests_run", "timeout"})),
+    ("tests differ", frozenset({"collection", "no_difference"})),
+    ("stable", frozenset({"unstable"})),
+    ("stated", frozenset({"statement"})),
+)
+"""Stages of the funnel, each with the reasons for which commits do not reach it."""
+_EXAMPLES = 3
+"""Commits that are named for each reason."""
+_HOST_FAILURES = 3
+"""Candidates that this machine may fail in a row."""
+
+
+@dataclass(slots=True)
+class Funnel:
+    """Commits of a curation by the reason for which they became no task."""
+
+    total: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
+
+    def lose(self, reason: str, repository: Repository, sha: str, detail: str = "") -> None:
+        """Count a commit that became no task."""
+        self.lost[reason] += 1
+        named = self.examples.setdefault(reason, [])
+        if len(named) < _EXAMPLES:
+            named.append({"repository": repository.spec, "commit": sha, "detail": redact(detail)[-500:]})
+
+    def stages(self) -> dict[str, int]:
+        """Return stage → commits that reached it."""
+        left, reached = self.total, {}
+        for stage, reasons in STAGES:
+            left -= sum(self.lost[reason] for reason in reasons)
+            reached[stage] = left
+        return reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """One candidate of one repository."""
+
+    repository: Repository
+    store: TrialStore
+    candidate: Candidate
+
+
+async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
+    """Build, save and return the dataset ``config.output``.
+
+    The newest tasks are held out.
+
+    Args:
+        shop: configuration, data folder and sandboxes.
+        progress: called with a message, candidates tried and candidates in all.
+
+    Raises:
+        DatasetError: no repository can be used, or no commit became a task.
+        HostError: this machine failed several candidates in a row.
+    """
+    started, config = time.monotonic(), shop.config
+    funnel, skipped = Funnel(), dict[str, str]()
+    work = await _candidates(shop, funnel, skipped, progress)
+    rows = await _rows(shop, work, funnel, progress)
+    if not rows:
+        lost = ", ".join(f"{reason} {number}" for reason, number in funnel.lost.most_common())
+        raise DatasetError(
+            f"no commit of {funnel.total} became a task: {lost or '; '.join(skipped.values())}"
+        )
+    provenance = {
+        "config": config.model_dump(mode="json"),
+        "seed": shop.seed,
+        "sources": {item.repository.spec: item.repository.head for item in work},
+        "skipped": skipped,
+        "funnel": funnel.stages(),
+        "lost": dict(funnel.lost.most_common()),
+        "examples": funnel.examples,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+    return save_dataset(shop.home, config.output, rows, provenance)
+
+
+async def _candidates(
+    shop: Workshop, funnel: Funnel, skipped: dict[str, str], progress: Progress
+) -> list[_Work]:
+    work: list[_Work] = []
+    for spec in shop.config.repositories:
+        progress(f"reading the history of {spec}", 0, 0)
+        try:
+            repository = await in_thread(partial(fetch_repository, spec, shop.home))
+            found = await in_thread(partial(_select, shop, repository))
+        except (DatasetError, PreflightError) as error:
+            skipped[spec] = redact(str(error))
+            progress(f"skipped {spec}: {error}", 0, 0)
+            continue
+        store = TrialStore(shop.home, repository, shop.config, shop.sandbox)
+        for sha, selected in found:
+            funnel.total += 1
+            if isinstance(selected, str):
+                funnel.lose(selected, repository, sha)
+            else:
+                work.append(_Work(repository=repository, store=store, candidate=selected))
+    if len(skipped) == len(shop.config.repositories):
+        reasons = "; ".join(f"{spec}: {reason}" for spec, reason in skipped.items())
+        raise DatasetError(f"no repository can be used. {reasons}")
+    return sorted(work, key=lambda item: item.candidate.commit.date, reverse=True)
+
+
+def _select(shop: Workshop, repository: Repository) -> list[tuple[str, Candidate | str]]:
+    commits = list_commits(repository, shop.config.max_commits, shop.home)
+    return [(commit.sha, selected) for commit, selected in select(commits, shop.config)]
+
+
+async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress: Progress) -> list[TaskRow]:
+    """Try candidates, the newest first, until there are enough tasks; return them in that order."""
+    wanted = shop.config.train_tasks + shop.config.heldout_tasks
+    permits, failures = asyncio.Semaphore(shop.config.workers), list[str]()
+    rows: dict[int, TaskRow] = {}
+    tried = 0
+
+    async def handle(number: int, item: _Work) -> None:
+        nonlocal tried
+        async with permits:
+            if len(rows) >= wanted:
+                return
+            trial = await _trial(shop, item, failures)
+            row = None if trial.reason else _row(item, trial)
+            tried += 1
+            if row is not None and len(rows) < wanted:
+                rows[number] = row
+            else:
+                reason = trial.reason or ("statement" if row is None else "not_wanted")
+                funnel.lose(reason, item.repository, item.candidate.commit.sha, trial.detail)
+            progress(f"{len(rows)} of {wanted} tasks, candidates tried", tried, len(work))
+
+    async with asyncio.TaskGroup() as tasks:
+        for number, item in enumerate(work):
+            tasks.create_task(handle(number, item))
+    funnel.lost["not_tried"] += len(work) - tried
+    ordered = [rows[number] for number in sorted(rows)]
+    heldout = min(shop.config.heldout_tasks, len(ordered) // 4 if len(ordered) < wanted else wanted)
+    return [_in_split(row, "heldout" if number < heldout else "train") for number, row in enumerate(ordered)]
+
+
+async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
+    """Return the kept or new trial of a candidate. Raises HostError if this machine fails again and again."""
+    sha = item.candidate.commit.sha
+    kept = item.store.get(sha)
+    if kept is not None and (kept.reason or image_exists(shop.home, kept.image)):
+        return kept
+    try:
+        trial = await try_candidate(shop, item.repository, item.candidate)
+    except HostError as error:
+        failures.append(str(error))
+        if len(failures) >= _HOST_FAILURES:
+            raise
+        return Trial(reason="machine", detail=str(error))
+    failures.clear()
+    item.store.keep(sha, trial)
+    return trial
+
+
+def _row(item: _Work, trial: Trial) -> TaskRow | None:
+    """Return the task of a candidate; None if no statement without leaks was found."""
+    candidate, commit = item.candidate, item.candidate.commit
+    statement = write_statement(candidate, trial)
+    if statement is None:
+        return None
+    task = Task(
+        id="",
+        instance_id=f"{item.repository.name}__{commit.sha[:12]}",
+        repo=item.repository.name,
+        base_commit=commit.parents[0],
+        problem_statement=statement.text,
+        image=f"local:{trial.image}",
+        workdir=WORKDIR,
+        difficulty={
+            "patch_lines": count_changed_lines(candidate.gold_patch),
+            "num_files": len(candidate.entities),
+            "num_entities": candidate.num_entities,
+            "num_tests": len(trial.fail_to_pass) + len(trial.pass_to_pass),
+            "num_fail_to_pass": len(trial.fail_to_pass),
+        },
+        metadata={"source": item.repository.spec, "statement": statement.method},
+    )
+    answer = TaskAnswer(
+        gold_patch=candidate.gold_patch,
+        test_files=hidden_files(candidate),
+        fail_to_pass=trial.fail_to_pass,
+        pass_to_pass=trial.pass_to_pass,
+        test_command=trial.test_command,
+        deterministic=not trial.unstable,
+        metadata=_commit_record(candidate, trial),
+    )
+    return with_content_id(TaskRow(task=task, answer=answer, split="train"))
+
+
+def _commit_record(candidate: Candidate, trial: Trial) -> dict[str, Any]:
+    return {
+        "commit": candidate.commit.sha,
+        "date": candidate.commit.date.isoformat(),
+        "subject": candidate.commit.subject[:200],
+        "files": sorted(candidate.entities),
+        "entities": {
+            path: {"added": change.added, "removed": change.removed, "changed": change.changed}
+            for path, change in candidate.entities.items()
+        },
+        "packages": trial.pins,
+        "unstable": trial.unstable,
+    }
+
+
+def _in_split(row: TaskRow, split: str) -> TaskRow:
+    return TaskRow(task=row.task, answer=row.answer, split=split)

@@ -1,0 +1,119 @@
+"""Repositories with their history: bare clones under ``home/repositories``, read in a sandbox."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine.config.access.source_spec import PackageSource, RepositorySource, parse_source
+from engine.datasets.commits import history_program
+from engine.datasets.commits.history import Commit, read_commits
+from engine.datasets.sources.downloads import clone, newest_commit, unpack
+from engine.errors import DatasetError, HostileInputError
+from engine.sandbox.local.contained import ContainedLimits, run_contained
+
+_HISTORY_LIMITS = ContainedLimits(seconds=600.0, file_mb=512)
+_VERSION = 1
+"""Raise it when ``history_program`` writes something else."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repository:
+    """A bare clone with the whole history of its default branch."""
+
+    spec: str
+    """Folder or address, as configured."""
+    name: str
+    """Short name for instance ids, e.g. ``boltons``."""
+    folder: Path
+    head: str
+    """Newest commit."""
+
+
+def fetch_repository(spec: str, home: Path) -> Repository:
+    """Clone a repository, or fetch its new commits; no code of it runs.
+
+    Args:
+        spec: ``https://HOST/PATH``, or the path of a working copy or bare repository.
+        home: the data folder.
+
+    Raises:
+        PreflightError: it cannot be fetched.
+        DatasetError: it has no history, or is no repository.
+    """
+    parsed = parse_source(spec)
+    if isinstance(parsed, PackageSource):
+        raise DatasetError(
+            f"'{spec}' is a package, which has no history: name a repository, https://HOST/PATH"
+        )
+    name = re.sub(r"\.git$", "", spec.rstrip("/")).rsplit("/", 1)[-1]
+    address = spec if isinstance(parsed, RepositorySource) else _git_folder(parsed.path)
+    cache = home / "repositories"
+    cache.mkdir(parents=True, exist_ok=True)
+    folder = cache / f"{name}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}.git"
+    staging = Path(tempfile.mkdtemp(prefix=".clone-", dir=cache))
+    try:
+        clone(address, staging / "repository", whole=True)
+        shutil.rmtree(folder, ignore_errors=True)
+        (staging / "repository").rename(folder)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    if (folder / "shallow").exists():
+        raise DatasetError(f"'{spec}' is a shallow clone, whose history is cut: name the whole repository")
+    head = newest_commit(folder)
+    if not head:
+        raise DatasetError(f"'{spec}' has no commits")
+    return Repository(spec=spec, name=name, folder=folder, head=head)
+
+
+def _git_folder(path: str) -> str:
+    """Return the git directory of a folder. Raises DatasetError if it is no repository."""
+    folder = Path(path).expanduser()
+    for candidate in (folder / ".git", folder):
+        if (candidate / "HEAD").is_file() and (candidate / "objects").is_dir():
+            return str(candidate.resolve())
+    raise DatasetError(f"'{path}' is not a git repository on this machine")
+
+
+def list_commits(repository: Repository, count: int, home: Path) -> Iterator[Commit]:
+    """Iterate over the newest commits, newest first; what was read once is kept beside the clone.
+
+    Raises DatasetError: the history is damaged, hostile or too large.
+    """
+    kept = repository.folder.with_name(
+        f"{repository.folder.stem}-{repository.head[:12]}-{count}-v{_VERSION}.jsonl"
+    )
+    if not kept.exists():
+        staging = Path(tempfile.mkdtemp(prefix=".history-", dir=kept.parent))
+        out = staging / "out"
+        out.mkdir()
+        try:
+            inside = "/in/repository.git"
+            run_contained(
+                Path(history_program.__file__),
+                [inside, str(count)],
+                home=home,
+                reads={inside: repository.folder},
+                writes=out,
+                limits=_HISTORY_LIMITS,
+            )
+            (out / "commits.jsonl").rename(kept)
+        except HostileInputError as error:
+            raise DatasetError(f"the history of '{repository.spec}' is not usable: {error}") from None
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    return read_commits(kept)
+
+
+def write_tree(repository: Repository, commit: str, target: Path, home: Path) -> Path:
+    """Write the regular files of a commit below an empty folder and return the folder that has them.
+
+    Raises DatasetError: the commit has too many or too large files.
+    """
+    what = f"commit {commit[:12]} of {repository.name}"
+    return unpack("repository", repository.folder, target, home=home, what=what, revision=commit)

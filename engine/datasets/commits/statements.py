@@ -1,0 +1,181 @@
+"""Problem statements of commits, written from failing tests without a model, and their check for leaks."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import textwrap
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from engine.datasets.commits.filters import Candidate
+from engine.datasets.commits.trials import Trial, hidden_files
+from engine.patches.sections import added_lines, removed_lines
+
+_MAX_EXAMPLE_LINES = 40
+_BUILTINS = frozenset(dir(builtins))
+_MIN_LINE = 14
+"""Length from which an added line that a statement contains is a leak, characters."""
+_NGRAM = 8
+"""Number of consecutive tokens of the added code from which a statement leaks it."""
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statement:
+    """A problem statement and how it was made."""
+
+    text: str
+    method: str
+    """``template`` or ``template without example``."""
+
+
+def write_statement(candidate: Candidate, trial: Trial) -> Statement | None:
+    """Return a statement without leaks; None if there is none."""
+    names = test_names(trial)
+    for example, method in ((_example(candidate, trial), "template"), ("", "template without example")):
+        text = _text(candidate, trial, example)
+        if not find_leaks(
+            text, gold_patch=candidate.gold_patch, names=names, subject=candidate.commit.subject
+        ):
+            return Statement(text=text, method=method)
+    return None
+
+
+def find_leaks(text: str, *, gold_patch: str, names: Collection[str], subject: str) -> list[str]:
+    """Return what a statement leaks: code of the fix, names of hidden tests, the commit's message."""
+    leaks = [f"hidden test {name}" for name in names if re.search(rf"\b{re.escape(name)}\b", text)]
+    if len(subject) >= _MIN_LINE and subject in text:
+        leaks.append("the commit's message")
+    old = "\n".join(removed_lines(gold_patch))
+    added = [line.strip() for line in added_lines(gold_patch) if line.strip() and line.strip() not in old]
+    leaks += [f"line of the fix: {line}" for line in added if len(line) >= _MIN_LINE and line in text]
+    known = _ngrams(old)
+    leaks += [
+        f"code of the fix: {' '.join(tokens)}"
+        for tokens in sorted(_ngrams("\n".join(added)) - known)
+        if tokens in _ngrams(text)
+    ]
+    return leaks
+
+
+def test_names(trial: Trial) -> set[str]:
+    """Return the names of functions and files of hidden tests."""
+    tests = (*trial.fail_to_pass, *trial.pass_to_pass)
+    functions = {test.partition("[")[0].rpartition("::")[2] for test in tests}
+    return functions | {PurePosixPath(test.partition("::")[0]).name for test in tests}
+
+
+def _ngrams(text: str) -> set[tuple[str, ...]]:
+    tokens = _TOKEN.findall(text)
+    return {tuple(tokens[i : i + _NGRAM]) for i in range(len(tokens) - _NGRAM + 1)}
+
+
+def _text(candidate: Candidate, trial: Trial, example: str) -> str:
+    modules = sorted({_module(path) for path in candidate.entities})
+    errors = list(dict.fromkeys(_error(message) for message in trial.messages))[:3]
+    where = " and ".join(f"`{module}`" for module in modules[:3])
+    symptom = errors[0].partition(":")[0] if errors else "wrong results"
+    paragraphs = [
+        f"{where}: {'unexpected ' if errors else ''}{symptom}",
+        f"{where} does not behave as expected.",
+    ]
+    if example:
+        paragraphs.append(f"To reproduce:\n\n```python\n{example}\n```")
+    if errors:
+        paragraphs.append("Observed:\n\n" + "\n".join(f"    {error}" for error in errors))
+    more = f" {len(trial.fail_to_pass)} checks of this behaviour fail." if len(trial.fail_to_pass) > 1 else ""
+    paragraphs.append(
+        f"Expected: {'the code above runs, and its assertions hold' if example else 'no such failure'}.{more}"
+    )
+    return "\n\n".join(paragraphs)
+
+
+def _module(path: str) -> str:
+    parts = PurePosixPath(path.removeprefix("src/")).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _error(message: str) -> str:
+    """Return a failure's message without its place and without addresses of objects."""
+    return re.sub(r" at 0x[0-9a-f]+", "", message.split(": ", 1)[1].strip())
+
+
+def _example(candidate: Candidate, trial: Trial) -> str:
+    """Return the body of a failing test without fixtures, with its imports; an empty text without one."""
+    files = hidden_files(candidate)
+    for test in trial.fail_to_pass:
+        path, _, name = test.partition("[")[0].partition("::")
+        if (text := files.get(path)) and (example := _body(text, name.split("::"))):
+            return example
+    return ""
+
+
+def _body(text: str, names: Sequence[str]) -> str:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ""
+    nodes: Sequence[ast.stmt] = tree.body
+    function: ast.stmt | None = None
+    for name in names:
+        function = next((node for node in nodes if getattr(node, "name", "") == name), None)
+        nodes = getattr(function, "body", [])
+    if not isinstance(function, ast.FunctionDef) or any(arg.arg != "self" for arg in function.args.args):
+        return ""
+    attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+    own = [node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"]
+    if not all(name.startswith(("assert", "fail", "subTest")) for name in own):
+        return ""
+    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
+    if not body:
+        return ""
+    needed = _needed(tree, body)
+    if needed is None:
+        return ""
+    lines = text.splitlines()
+    code = "\n".join(lines[body[0].lineno - 1 : function.end_lineno])
+    parts = ["\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for node in needed]
+    example = "\n".join([*parts, "", textwrap.dedent(code)]).strip()
+    return example if example.count("\n") < _MAX_EXAMPLE_LINES else ""
+
+
+def _needed(tree: ast.Module, body: Sequence[ast.stmt]) -> list[ast.stmt] | None:
+    """Return the imports and definitions of a file that statements need; None if some are not in it."""
+    definitions = {name: node for node in tree.body for name in _defined(node)}
+    needed: set[ast.stmt] = set()
+    pending: list[Sequence[ast.stmt]] = [body]
+    while pending:
+        inner = [node for statement in pending.pop() for node in ast.walk(statement)]
+        local = {name for node in inner for name in _defined(node)} | {"self"}
+        for name in {node.id for node in inner if isinstance(node, ast.Name)} - local - _BUILTINS:
+            if (definition := definitions.get(name)) is None:
+                return None
+            if definition not in needed:
+                needed.add(definition)
+                pending.append([definition])
+    return [node for node in tree.body if node in needed]
+
+
+def _defined(node: ast.AST) -> set[str]:
+    """Return the names that a statement, or a part of one, defines."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {node.name}
+    if isinstance(node, ast.arg):
+        return {node.arg}
+    if isinstance(node, ast.ExceptHandler):
+        return {node.name} if node.name else set()
+    return {
+        inner.id
+        for inner in ast.walk(node)
+        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
+    }
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(decorator.lineno for decorator in decorators)])

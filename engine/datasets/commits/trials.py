@@ -1,0 +1,380 @@
+"""Trials of candidates: their tests before and after the change, in fresh sandboxes and shuffled order."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.config.curation import CommitCuration
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.commits.environments import (
+    PYTHON,
+    Environment,
+    ensure_environment,
+    resolve,
+    sandbox_environment,
+)
+from engine.datasets.commits.filters import Candidate
+from engine.datasets.commits.project_files import ProjectFiles, read_project
+from engine.datasets.commits.repositories import Repository, write_tree
+from engine.datasets.curation.baseline import sandbox_spec
+from engine.datasets.paths import is_test_path
+from engine.errors import DatasetError, HostError, SandboxError
+from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
+from engine.sandbox.local.images import build_image, image_exists
+from engine.testing.testrun import TestRun, driver_command, run_tests
+from engine.testing.toolchain import MOUNT
+from engine.threads import in_thread
+from engine.types import TestOutcome
+
+WORKDIR = "/testbed"
+_SELECTION = "/tmp/trainyard-selection"  # noqa: S108  inside the sandbox
+_FAILURES = frozenset({TestOutcome.FAILED, TestOutcome.ERROR})
+_MISSING_MODULE = re.compile(r"No module named '([A-Za-z_]\w*)")
+_DISTRIBUTIONS = {
+    "yaml": "pyyaml", "PIL": "pillow", "dateutil": "python-dateutil", "attr": "attrs",
+    "sklearn": "scikit-learn", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
+    "OpenSSL": "pyopenssl", "jwt": "pyjwt",
+    "serial": "pyserial", "Crypto": "pycryptodome", "git": "gitpython", "dotenv": "python-dotenv",
+    "pkg_resources": "setuptools<81", "zmq": "pyzmq", "magic": "python-magic",
+}  # fmt: skip
+"""Distributions of modules that have another name."""
+_PASSING_S, _MAX_PASSING = 5.0, 200
+"""Maximum duration, seconds, and number of the tests of a task that pass before and after the change."""
+_MAX_ADDED = 3
+"""Packages that are added because the tests miss a module."""
+_MAX_DETAIL = 2000
+_VERSION = 1
+"""Raise it when trials have other results for the same commit."""
+
+
+class Trial(BaseModel):
+    """Result of one candidate."""
+
+    model_config = ConfigDict(frozen=True)
+    reason: str = ""
+    """Reason why the candidate does not become a task; empty if it becomes one."""
+    detail: str = ""
+    """End of the log behind the reason."""
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    unstable: tuple[str, ...] = ()
+    """Tests whose outcomes differed between runs, left out."""
+    messages: tuple[str, ...] = ()
+    """Failures before the change, ``PATH:LINE: MESSAGE`` with paths relative to the root."""
+    pins: tuple[str, ...] = ()
+    image: str = ""
+    """Name of the image of the tree before the change, without ``local:``."""
+    test_command: str = ""
+
+
+class TrialStore:
+    """Results of a repository's candidates, kept under ``home/commits`` for the next curation.
+
+    Args:
+        home: the data folder.
+        repository: the repository.
+        config: settings on which results depend.
+        sandbox: limits of the test runs.
+    """
+
+    def __init__(
+        self, home: Path, repository: Repository, config: CommitCuration, sandbox: SandboxConfig
+    ) -> None:
+        limits = "-".join(map(str, sandbox.limits().values()))
+        folder = home / "commits" / repository.folder.stem
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        settings = f"v{_VERSION}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}"
+        self._path = folder / f"trials-{settings}.jsonl"
+        self._known: dict[str, Trial] = {}
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            try:
+                kept = json.loads(line)
+                self._known[kept["sha"]] = Trial.model_validate(kept["trial"])
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off when the process was killed
+
+    def get(self, sha: str) -> Trial | None:
+        """Return the kept result of a commit; None if there is none."""
+        return self._known.get(sha)
+
+    def keep(self, sha: str, trial: Trial) -> None:
+        """Store the result of a commit."""
+        self._known[sha] = trial
+        line = json.dumps({"sha": sha, "trial": trial.model_dump(mode="json")}) + "\n"
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What all trials of a curation share."""
+
+    config: CommitCuration
+    home: Path
+    backend: SandboxBackend
+    sandbox: SandboxConfig
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prepared:
+    """Tree of the parent commit and its declared environment, on this machine."""
+
+    project: ProjectFiles
+    roots: tuple[str, ...]
+    tree: Path
+
+
+class _RejectedError(Exception):
+    """The candidate does not become a task."""
+
+    def __init__(self, reason: str, detail: str = "") -> None:
+        super().__init__(reason)
+        self.trial = Trial(reason=reason, detail=detail[-_MAX_DETAIL:])
+
+
+def hidden_files(candidate: Candidate) -> dict[str, str]:
+    """Return path → text of the test files and their support as of the commit."""
+    contents = candidate.commit.contents or {}
+    return {path: new for path, (_, new) in contents.items() if new is not None and is_test_path(path)}
+
+
+async def try_candidate(shop: Workshop, repository: Repository, candidate: Candidate) -> Trial:
+    """Find the environment of a candidate and run its tests before and after the change.
+
+    Raises:
+        HostError: this machine fails.
+        PreflightError: the index cannot be reached.
+    """
+    staging = Path(tempfile.mkdtemp(prefix=".commit-", dir=shop.home))
+    try:
+        prepared = await in_thread(partial(_prepare, shop, repository, candidate, staging))
+        return await _with_environment(shop, repository, candidate, prepared)
+    except _RejectedError as rejected:
+        return rejected.trial
+    except HostError:
+        raise
+    except SandboxError as error:
+        return Trial(reason="sandbox", detail=str(error)[:_MAX_DETAIL])
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _prepare(shop: Workshop, repository: Repository, candidate: Candidate, staging: Path) -> _Prepared:
+    (staging / "out").mkdir()
+    try:
+        tree = write_tree(repository, candidate.commit.parents[0], staging / "out", shop.home)
+    except DatasetError as error:
+        raise _RejectedError("tree", str(error)) from None
+    project = read_project(tree)
+    if not project.accepts(PYTHON):
+        raise _RejectedError("python_version", f"it requires Python {project.requires_python}, not {PYTHON}")
+    version_file = tree / project.version_file if project.version_file else None
+    if version_file is not None and not version_file.exists() and version_file.parent.is_dir():
+        text = project.version or "0.1.dev0"
+        version_file.write_text(
+            f"__version__ = version = {text!r}\n__version_tuple__ = version_tuple = (0, 1)\n"
+        )
+    roots = ("src", ".") if (tree / "src").is_dir() else (".",)
+    return _Prepared(project=project, roots=roots, tree=tree)
+
+
+async def _with_environment(
+    shop: Workshop, repository: Repository, candidate: Candidate, prepared: _Prepared
+) -> Trial:
+    """Run the tests in the declared environment; modules that they miss are added to it one by one."""
+    added: list[str] = []
+    rejected: _RejectedError | None = None
+    own = {path.stem for root in prepared.roots for path in (prepared.tree / root).iterdir()}
+    while True:
+        try:
+            environment = await in_thread(partial(_environment, shop, prepared.project, candidate, added))
+        except _RejectedError as error:
+            raise rejected or error from None
+        image = await in_thread(partial(_image, shop, repository, candidate, prepared, environment))
+        try:
+            return await _compare(shop, candidate, image, prepared, environment)
+        except _RejectedError as error:
+            rejected = error
+            modules = [name for name in _MISSING_MODULE.findall(error.trial.detail) if name not in own]
+            missing = [_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in modules]
+            new = [name for name in missing if name not in added]
+            if error.trial.reason != "no_tests_run" or not new or len(added) >= _MAX_ADDED:
+                raise
+            added.append(new[0])
+
+
+def _environment(
+    shop: Workshop, project: ProjectFiles, candidate: Candidate, added: Sequence[str]
+) -> Environment:
+    """Return packages as of the end of the commit's month, else of today, else those of the code alone."""
+    date = candidate.commit.date
+    month = date.replace(year=date.year + date.month // 12, month=date.month % 12 + 1, day=1)
+    month = month.replace(hour=0, minute=0, second=0, microsecond=0)
+    wanted = [*project.runtime, *project.tests, *added]
+    errors = []
+    for requirements, before in ((wanted, month), (wanted, None), ([*project.runtime, *added], None)):
+        try:
+            return ensure_environment(shop.home, resolve(requirements, before=before), project)
+        except DatasetError as error:
+            errors.append(str(error))
+    raise _RejectedError("does_not_build", "\n".join(errors))
+
+
+def _image(
+    shop: Workshop,
+    repository: Repository,
+    candidate: Candidate,
+    prepared: _Prepared,
+    environment: Environment,
+) -> str:
+    """Return the name of the image of the tree before the change; build it when missing."""
+    content = repr((repository.spec, candidate.commit.parents[0], environment.folder.name))
+    name = f"{repository.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
+    if not image_exists(shop.home, name):
+        build_image(
+            shop.home,
+            name,
+            prepared.tree,
+            workdir=WORKDIR,
+            env=sandbox_environment(prepared.roots, WORKDIR),
+            binds={MOUNT: str(environment.folder)},
+        )
+    return name
+
+
+def _command(tests: Sequence[str], prepared: _Prepared, environment: Environment) -> str:
+    options = [part for plugin in environment.plugins for part in ("-p", plugin)]
+    options += [
+        part for name, value in prepared.project.pytest_options.items() for part in ("-o", f"{name}={value}")
+    ]
+    return driver_command(["--continue-on-collection-errors", *options, *tests], prepared.roots)
+
+
+async def _compare(
+    shop: Workshop, candidate: Candidate, image: str, prepared: _Prepared, environment: Environment
+) -> Trial:
+    """Run the tests after and before the change, then those that count again, in shuffled order.
+
+    The first two runs, each in a fresh sandbox, choose the tests: all that the change mends, and quick ones
+    that pass on both sides.
+    """
+    files = _command(sorted(candidate.test_paths), prepared, environment)
+    run = partial(_runs, shop, candidate, image)
+    (mended,) = await run(files, [()], fixed=True)
+    if not any(mended.case(test).outcome is TestOutcome.PASSED for test in mended.ids):
+        raise _RejectedError("no_tests_run", f"{mended.problem}\n{mended.log}")
+    (broken,) = await run(files, [()], fixed=False)
+    tests = _choose(mended, broken)
+    selection = _command([f"@{_SELECTION}"], prepared, environment)
+    order = random.Random(f"{shop.seed} {candidate.commit.sha}")
+    shuffled = [order.sample(tests, len(tests)) for _ in range(2 * (shop.config.stability_runs - 1))]
+    after = [mended, *await run(selection, shuffled[::2], fixed=True)]
+    before = [broken, *await run(selection, shuffled[1::2], fixed=False)]
+    outcomes = {
+        test: ({run.case(test).outcome for run in before}, {run.case(test).outcome for run in after})
+        for test in tests
+    }
+    stable = {test: (old, new) for test, (old, new) in outcomes.items() if len(old) == len(new) == 1}
+    fail_to_pass = tuple(test for test, (old, _) in stable.items() if old <= _FAILURES)
+    if not fail_to_pass:
+        raise _RejectedError("unstable", "\n".join(test for test in outcomes if test not in stable))
+    pass_to_pass = tuple(test for test in stable if test not in fail_to_pass)
+    return Trial(
+        fail_to_pass=fail_to_pass,
+        pass_to_pass=pass_to_pass,
+        unstable=tuple(test for test in outcomes if test not in stable),
+        messages=_messages(broken.log),
+        pins=environment.pins,
+        image=image,
+        test_command=_command([*fail_to_pass, *pass_to_pass], prepared, environment),
+    )
+
+
+def _choose(mended: TestRun, broken: TestRun) -> list[str]:
+    """Return the tests that count. Raises _RejectedError if the change mends none."""
+    passing = [
+        test for test in mended.ids if mended.case(test).outcome is TestOutcome.PASSED and "\n" not in test
+    ]
+    failing = [test for test in passing if broken.case(test).outcome in _FAILURES]
+    if not failing:
+        missing = any(broken.case(test).outcome is TestOutcome.MISSING for test in passing)
+        raise _RejectedError("collection" if missing else "no_difference", broken.log)
+    both = [test for test in passing if broken.case(test).outcome is TestOutcome.PASSED]
+    seconds, chosen = 0.0, set(failing)
+    for test in sorted(both, key=lambda test: mended.case(test).seconds):
+        seconds += mended.case(test).seconds
+        if seconds > _PASSING_S or len(chosen) >= len(failing) + _MAX_PASSING:
+            break
+        chosen.add(test)
+    return [test for test in passing if test in chosen]
+
+
+async def _runs(
+    shop: Workshop,
+    candidate: Candidate,
+    image: str,
+    command: str,
+    selections: Sequence[Sequence[str]],
+    *,
+    fixed: bool,
+) -> list[TestRun]:
+    """Run a command in one fresh sandbox, once for each selection of tests.
+
+    Raises _RejectedError: a run timed out, or the tests of the changed tree gave no report.
+    """
+    runs = []
+    async with shop.backend.open(_spec(shop, image, candidate, runs=len(selections))) as sandbox:
+        await _place(sandbox, candidate, fixed=fixed)
+        for tests in selections:
+            await sandbox.write_file(_SELECTION, "\n".join(tests).encode())
+            run = await run_tests(sandbox, command, timeout_s=shop.config.test_timeout_s)
+            if run.timed_out:
+                raise _RejectedError("timeout", run.log)
+            if run.problem and fixed:
+                raise _RejectedError("no_tests_run", f"{run.problem}\n{run.log}")
+            runs.append(run)
+    return runs
+
+
+def _spec(shop: Workshop, image: str, candidate: Candidate, *, runs: int) -> SandboxSpec:
+    lifetime = shop.config.test_timeout_s * (runs + 1) + 30
+    return sandbox_spec(
+        f"local:{image}", shop.sandbox, run_id="curate", name=candidate.commit.sha[:12], lifetime_s=lifetime
+    )
+
+
+async def _place(sandbox: Sandbox, candidate: Candidate, *, fixed: bool) -> None:
+    """Write the commit's test files, and its code where it is to be there."""
+    for path, text in hidden_files(candidate).items():
+        await sandbox.write_file(f"{WORKDIR}/{path}", text.encode())
+    if not fixed:
+        return
+    for path, (_, new) in (candidate.commit.contents or {}).items():
+        if path.endswith(".py") and not is_test_path(path):
+            if new is None:
+                await sandbox.exec(f"rm -f -- {shlex.quote(path)}", timeout_s=30)
+            else:
+                await sandbox.write_file(f"{WORKDIR}/{path}", new.encode())
+
+
+def _messages(log: str) -> tuple[str, ...]:
+    """Return the distinct failures of a log, paths relative to the root."""
+    lines = re.findall(rf"^(?:{WORKDIR}/)?([^\s:]+\.py:\d+: .+)$", log, re.MULTILINE)
+    return tuple(dict.fromkeys(line[:300] for line in lines))[:10]

@@ -1,0 +1,212 @@
+"""Tasks from the commits of a toy repository, in real sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config.curation import CommitCuration
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.commits.environments import resolve
+from engine.datasets.commits.make import make_commit_tasks
+from engine.datasets.commits.repositories import fetch_repository
+from engine.datasets.commits.trials import Workshop
+from engine.datasets.store import Dataset, load_dataset
+from engine.errors import DatasetError
+from engine.sandbox.local.backend import LocalBackend
+from engine.types import Verdict
+from tests.builders.dataset_builders import make_grader, toolchain_or_skip
+from tests.builders.repository_builders import GitHistory
+
+SANDBOX = SandboxConfig(memory_mb=256)
+PROJECT = """[project]
+name = "toy"
+version = "1.0"
+requires-python = ">=3.8"
+"""
+CODE = """def clamp(value, low, high):
+    return max(low, value)
+
+
+def total(values):
+    return sum(values)
+"""
+TESTS = """from toy.numbers import clamp, total
+
+
+def test_low():
+    assert clamp(0, 1, 3) == 1
+
+
+def test_total():
+    assert total([1, 2]) == 3
+"""
+FIXED_CLAMP = CODE.replace("max(low, value)", "min(high, max(low, value))")
+FIXED_TESTS = f"{TESTS}\n\ndef test_high():\n    assert clamp(9, 1, 3) == 3\n"
+FIXED_TOTAL = FIXED_CLAMP.replace("sum(values)", "sum(values or ())")
+LEFTOVER_TEST = """
+
+def test_none():
+    assert total(None) == 0
+
+
+def test_leftover():
+    open("/tmp/left-over", "x")
+"""
+FEATURE = FIXED_TOTAL + "\n\ndef mean(values):\n    return total(values) / len(values)\n"
+FEATURE_TEST = "from toy.numbers import mean\n\n\ndef test_mean():\n    assert mean([1, 3]) == 2\n"
+
+
+def history(folder: Path) -> dict[str, str]:
+    """Make the repository; return its commits by name."""
+    repository = GitHistory(folder)
+    commits = {}
+
+    def commit(name: str, message: str, files: dict[str, str | None]) -> None:
+        commits[name] = repository.commit(message, files)
+
+    commit("first", "Begin.", {
+        "pyproject.toml": PROJECT, "toy/__init__.py": "", "toy/numbers.py": CODE,
+        "tests/test_numbers.py": TESTS,
+    })  # fmt: skip
+    commit("fix", "Clamp above the upper bound.", {
+        "toy/numbers.py": FIXED_CLAMP, "tests/test_numbers.py": FIXED_TESTS, "NEWS": "a fix\n",
+    })  # fmt: skip
+    commit("docs", "Write a word.", {"README": "toy\n", "odd\nname": "x\n"})
+    commit("unstable", "Take None.", {
+        "toy/numbers.py": FIXED_TOTAL, "tests/test_numbers.py": FIXED_TESTS + LEFTOVER_TEST,
+    })  # fmt: skip
+    commit("collection", "Add mean.", {"toy/numbers.py": FEATURE, "tests/test_mean.py": FEATURE_TEST})
+    commit("same", "Rename a variable.", {
+        "toy/numbers.py": FEATURE.replace("(values)", "(numbers)").replace("(values or", "(numbers or"),
+        "tests/test_mean.py": FEATURE_TEST + "\n\ndef test_again():\n    assert mean([2]) == 2\n",
+    })  # fmt: skip
+    commit("broken", "Break all.", {
+        "toy/numbers.py": FEATURE.replace("def mean", "def average"),
+        "tests/test_mean.py": "import toy.absent\n\n\ndef test_mean():\n    assert toy.absent\n",
+    })  # fmt: skip
+    return commits
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("commits")
+    toolchain_or_skip(folder)
+    try:
+        resolve([], before=None)
+    except DatasetError as error:
+        pytest.skip(str(error))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def commits(home: Path) -> dict[str, str]:
+    return history(home / "toy")
+
+
+async def run(home: Path, backend: Any, **changes: Any) -> tuple[Dataset, list[tuple[str, int, int]]]:
+    values = {
+        "repositories": (str(home / "toy"),), "output": "toy", "stability_runs": 4, "heldout_tasks": 0,
+        **changes,
+    }  # fmt: skip
+    config = CommitCuration.model_validate(values)
+    reports: list[tuple[str, int, int]] = []
+    shop = Workshop(config=config, home=home, backend=backend, sandbox=SANDBOX, seed=0)
+    dataset = await make_commit_tasks(shop, lambda *report: reports.append(report))
+    return dataset, reports
+
+
+@pytest.fixture(scope="module")
+def dataset(home: Path, commits: dict[str, str]) -> Dataset:
+    made, reports = asyncio.run(run(home, LocalBackend(home)))
+    counts = [done for _, done, _ in reports]
+    assert counts == sorted(counts)
+    return made
+
+
+def test_every_commit_is_a_task_or_lost_for_its_reason(dataset: Dataset, commits: dict[str, str]) -> None:
+    assert dataset.provenance["lost"] == {
+        "first_commit": 1, "no_code": 1, "collection": 1, "no_difference": 1, "no_tests_run": 1,
+        "not_tried": 0,
+    }  # fmt: skip
+    assert dataset.provenance["examples"]["collection"][0]["commit"] == commits["collection"]
+    assert dataset.provenance["funnel"] == {
+        "commits": 7, "one change": 6, "small enough": 6, "real change": 5, "has tests": 5, "builds": 5,
+        "tests run": 4, "tests differ": 2, "stable": 2, "stated": 2,
+    }  # fmt: skip
+    assert [row.answer.metadata["commit"] for row in dataset.rows] == [commits["unstable"], commits["fix"]]
+
+
+def test_a_task_has_the_tests_that_its_commit_mends(dataset: Dataset, commits: dict[str, str]) -> None:
+    unstable, fix = dataset.rows
+    assert fix.answer.fail_to_pass == ("tests/test_numbers.py::test_high",)
+    assert set(fix.answer.pass_to_pass) == {
+        "tests/test_numbers.py::test_low", "tests/test_numbers.py::test_total"
+    }  # fmt: skip
+    assert fix.task.base_commit == commits["first"]
+    assert "clamp(9, 1, 3) == 3" in fix.task.problem_statement
+    assert "min(high" not in fix.task.problem_statement
+    assert unstable.answer.fail_to_pass == ("tests/test_numbers.py::test_none",)
+    assert list(unstable.answer.metadata["unstable"]) == ["tests/test_numbers.py::test_leftover"]
+
+
+async def test_rows_fail_untouched_and_pass_with_their_gold_patch(home: Path, dataset: Dataset) -> None:
+    grader = make_grader(LocalBackend(home))
+    for row in load_dataset(home, "toy").rows:
+        assert (await grader.grade(row, "")).verdict is Verdict.FAILED
+        assert (await grader.grade(row, row.answer.gold_patch)).verdict is Verdict.PASSED
+
+
+class NoBackend:
+    """A backend that must not be needed."""
+
+    def open(self, *_: object) -> None:
+        raise AssertionError("a commit was tried twice")
+
+
+async def test_a_second_curation_tries_no_commit_again(home: Path, dataset: Dataset) -> None:
+    again, _ = await run(home, NoBackend(), output="again")
+    assert [row.task for row in again.rows] == [row.task for row in dataset.rows]
+
+
+async def test_the_newest_tasks_are_held_out(home: Path, dataset: Dataset, commits: dict[str, str]) -> None:
+    split, _ = await run(home, NoBackend(), output="split", train_tasks=1, heldout_tasks=1)
+    assert [(row.split, row.answer.metadata["commit"]) for row in split.rows] == [
+        ("heldout", commits["unstable"]), ("train", commits["fix"])
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "problem"),
+    [("folder", "not a git repository"), ("empty", "has no commits"), ("shallow", "shallow clone")],
+)
+async def test_folders_without_history_are_named(
+    home: Path, commits: dict[str, str], kind: str, problem: str
+) -> None:
+    folder = home / f"{kind}-{random.random()}"
+    if kind == "empty":
+        GitHistory(folder)
+    elif kind == "shallow":
+        GitHistory(home / "elsewhere").git("clone", "-q", "--depth=1", f"file://{home / 'toy'}", str(folder))
+    else:
+        folder.mkdir()
+    with pytest.raises(DatasetError, match=problem):
+        await run(home, NoBackend(), repositories=[str(folder)])
+
+
+def test_submodules_links_and_hooks_are_neither_followed_nor_run(home: Path, tmp_path: Path) -> None:
+    repository = GitHistory(tmp_path / "hostile")
+    (repository.folder / "link").symlink_to("/etc/passwd")
+    repository.git("update-index", "--add", "--cacheinfo", f"160000,{'1' * 40},sub")
+    head = repository.commit("Links.", {"a.py": "x = 1\n"})
+    hook = repository.folder / ".git" / "hooks" / "post-checkout"
+    hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    hook.chmod(0o755)
+    cloned = fetch_repository(str(repository.folder), home)
+    assert cloned.head == head
+    assert not list((cloned.folder / "hooks").glob("*") if (cloned.folder / "hooks").exists() else [])
+    assert not (tmp_path / "ran").exists()

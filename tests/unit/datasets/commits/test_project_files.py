@@ -1,0 +1,106 @@
+"""Declared environments of projects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.datasets.commits.project_files import ProjectFiles, read_project
+
+
+def project(tmp_path: Path, **files: str) -> ProjectFiles:
+    """Write files (``setup_cfg`` is ``setup.cfg``) and read the project."""
+    for name, text in files.items():
+        (tmp_path / name.replace("_", ".", 1)).write_text(text)
+    return read_project(tmp_path)
+
+
+def test_pyproject_declares_requirements_groups_and_entry_points(tmp_path: Path) -> None:
+    text = """
+[project]
+name = "toy-pkg"
+version = "1.2"
+requires-python = ">=3.8"
+dependencies = ["attrs>=20", "evil @ https://example.org/x.whl"]
+[project.optional-dependencies]
+tests = ["hypothesis", "pytest", "flake8"]
+docs = ["sphinx"]
+[dependency-groups]
+dev = ["freezegun; python_version >= '3.8'"]
+[project.scripts]
+toy = "toy:main"
+[tool.setuptools_scm]
+write_to = "src/toy/_version.py"
+[tool.pytest.ini_options]
+asyncio_mode = "auto"
+addopts = "--cov"
+"""
+    found = project(tmp_path, pyproject_toml=text)
+    assert (found.name, found.version, found.runtime) == ("toy-pkg", "1.2", ("attrs>=20",))
+    assert found.tests == ("hypothesis", 'freezegun; python_version >= "3.8"')
+    assert found.entry_points == {"console_scripts": {"toy": "toy:main"}}
+    assert found.version_file == "src/toy/_version.py"
+    assert found.pytest_options == {"asyncio_mode": "auto"}
+    assert found.accepts("3.11")
+    assert not ProjectFiles(requires_python="<3.8").accepts("3.11")
+    assert ProjectFiles(requires_python="nonsense").accepts("3.11")
+
+
+def test_setup_py_is_read_and_never_run(tmp_path: Path) -> None:
+    text = f"""
+import pathlib
+pathlib.Path({str(tmp_path / "ran")!r}).touch()
+from setuptools import setup
+REQUIRED = ["six>=1.0"]
+setup(name="old", version=open("VERSION").read(), install_requires=REQUIRED, tests_require=["mock"],
+      extras_require={{"test": ["nose"]}})
+"""
+    found = project(tmp_path, setup_py=text)
+    assert (found.name, found.version) == ("old", "")
+    assert (found.runtime, found.tests) == (("six>=1.0",), ("nose", "mock"))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_setup_cfg_tox_and_requirements_files_are_read(tmp_path: Path) -> None:
+    found = project(
+        tmp_path,
+        setup_cfg="[options]\ninstall_requires =\n    six\n    attrs\n"
+        "[options.extras_require]\ntest = mock\n",
+        tox_ini="[testenv]\ndeps =\n    pytest\n    py37: nose\n    -rrequirements.txt\n",
+        requirements_txt="# pinned\nsix==1.16.0 --hash=sha256:0\n-e .\n",
+    )
+    assert found.runtime == ("six", "attrs")
+    assert found.tests == ("mock", "nose")
+
+
+def test_poetry_constraints_become_lower_bounds(tmp_path: Path) -> None:
+    text = """
+[tool.poetry]
+name = "p"
+[tool.poetry.dependencies]
+python = "^3.8"
+attrs = "^22.1"
+extra = {version = "~1.0", optional = true}
+[tool.poetry.group.test.dependencies]
+mock = "*"
+"""
+    found = project(tmp_path, pyproject_toml=text)
+    assert (found.runtime, found.tests) == (("attrs>=22.1",), ("mock",))
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"pyproject_toml": "[project\n"},
+        {"pyproject_toml": "project = 3\ntool = []\n"},
+        {"pyproject_toml": '[project]\nname = 3\ndependencies = "attrs"\n[tool]\npoetry = 1\n'},
+        {"setup_cfg": "no section\n"},
+        {"setup_py": "setup(**" + "(" * 100_000},
+        {"setup_py": "def broken(:\n"},
+    ],
+)
+def test_malformed_files_leave_the_environment_empty(tmp_path: Path, files: dict[str, str]) -> None:
+    found = project(tmp_path, **files)
+    assert found.tests == ()
+    assert found.name == ""
