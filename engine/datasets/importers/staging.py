@@ -108,8 +108,8 @@ class Staging:
 
     @property
     def resumed(self) -> bool:
-        """Return whether an earlier process began this import."""
-        return self.progress.next_row > 0
+        """Return whether an earlier process began this import, even if it processed no row."""
+        return bool(self.progress.sizes)
 
     def tasks(self) -> Iterator[dict[str, Any]]:
         """Yield the visible halves written so far, as stored in the file."""

@@ -212,6 +212,17 @@ def test_partial_lines_after_the_last_commit_are_truncated(tmp_path: Path) -> No
     assert len(load_dataset(tmp_path, "d").rows) == 9
 
 
+def test_an_append_stopped_before_its_first_row_does_not_repeat_the_existing_rows(tmp_path: Path) -> None:
+    import_dataset(
+        config(write_lines(tmp_path / "one.jsonl", [numbered(n) for n in range(2)])), home=tmp_path
+    )
+    appended = config(write_lines(tmp_path / "two.jsonl", [numbered(2)]), mode="append")
+    with pytest.raises(ImportStopped):
+        import_dataset(appended, home=tmp_path, must_end=lambda: True)
+    assert import_dataset(appended, home=tmp_path).tasks == 3
+    assert [row.task.instance_id[-1] for row in load_dataset(tmp_path, "d").rows] == ["0", "1", "2"]
+
+
 def test_import_run_reports_progress_an_alert_and_counts(tmp_path: Path) -> None:
     source = write_lines(
         tmp_path / "rows.jsonl", [numbered(0), numbered(1, patch=None), numbered(2, repo="sympy")]
