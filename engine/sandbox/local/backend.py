@@ -218,12 +218,17 @@ class LocalBackend:
         sandbox_id = f"sb-{secrets.token_hex(6)}"
         groups = self.groups.plan(sandbox_id) if self.groups is not None else ()
         entry = LedgerEntry.of_this_process(sandbox_id, spec, cgroups=groups)
-        errors, errors_write = os.pipe()
+        ours, theirs = socket.socketpair()
+        try:
+            errors, errors_write = os.pipe()
+        except OSError:
+            ours.close()
+            theirs.close()
+            raise
         os.set_blocking(errors, False)
         processes = Processes(spawner, self.ledger, entry, errors)
         self._existing.add(sandbox_id)
         arrived()
-        ours, theirs = socket.socketpair()
         writer: asyncio.StreamWriter | None = None
         try:
             await in_thread(partial(self._register, entry, spec))

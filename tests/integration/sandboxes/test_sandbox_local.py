@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -283,6 +285,44 @@ async def test_failed_start_reports_its_reason_and_leaves_nothing(home: Path, tm
     with pytest.raises(SandboxStartError, match="did not start: .*Not a directory"):
         async with backend.open(SandboxSpec(image="broken")):
             pass
+    assert leftovers(backend) == []
+
+
+@contextlib.contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Leave this process only ``count`` descriptors to open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(descriptors()) + 1 + count, hard))
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        for _ in range(count):
+            os.close(taken.pop())
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def descriptors() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd")}
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_a_start_without_free_descriptors_leaves_none_open_and_is_not_counted(
+    home: Path, count: int
+) -> None:
+    backend = LocalBackend(home)
+    async with backend.open(SandboxSpec(image="reference")):
+        before = descriptors()
+        with free_descriptors(count), pytest.raises(OSError, match="Too many open files"):
+            async with backend.open(SandboxSpec(image="reference")):
+                pass
+        assert descriptors() == before
+        assert backend.population().existing == 1
     assert leftovers(backend) == []
 
 
