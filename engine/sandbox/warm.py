@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import structlog
 
-from engine.errors import SandboxError
 from engine.sandbox.base import SandboxLimits, SandboxSpec
 
 if TYPE_CHECKING:  # local sandboxes run without pydantic
@@ -179,7 +178,7 @@ class WarmPool(Generic[T]):
             shelf.wanted -= 1
             try:
                 started = await asyncio.shield(start)
-            except SandboxError:
+            except Exception:  # noqa: S112  # _started logs it; the request starts its own sandbox
                 continue
             except asyncio.CancelledError:
                 shelf.starts.append(start)
