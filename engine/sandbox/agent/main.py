@@ -76,7 +76,10 @@ def _answer(request: dict[str, Any], stream: Stream) -> dict[str, object]:
     try:
         if request["op"] == "exec":
             return _execute(request, stream)
-        return OPERATIONS[request["op"]](request)
+        try:
+            return OPERATIONS[request["op"]](request)
+        except ValueError as error:  # a null character in a path
+            return {"errno": errno.EINVAL, "message": str(error)}
     except OSError as error:
         return {"errno": error.errno or errno.EIO, "message": error.strerror or str(error)}
     except RecursionError:

@@ -76,7 +76,7 @@ async def reads_and_writes_files_of_any_content_and_name(subject: Subject) -> No
 
 @check
 async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
-    """Covers missing, too large, forbidden and irregular files, and folders; the sandbox keeps working."""
+    """Covers missing, too large, forbidden, irregular files, impossible names; the sandbox keeps working."""
     async with subject.open() as box:
         with raises(FileNotFoundError):
             await box.read_file("missing")
@@ -98,6 +98,11 @@ async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
             await box.read_file("fifo")
         with raises(PermissionError):
             await box.read_file(".hidden")
+        for call in (box.read_file("a\0b"), box.write_file("a\0b", b"x"), box.list_dir("a\0b")):
+            with raises(OSError, "null"):
+                await call
+        with raises(PatchError, "null"):
+            await box.fetch_files(["a\0b"])
         assert await box.read_file("a.txt") == b"first\nsecond\nthird\n"
 
 
