@@ -71,21 +71,30 @@ def claim(store: Store, epoch: int) -> None:
 
 
 def newest_claim(store: Store) -> int:
-    """Return the number of the newest attempt that claimed the run; 0 for none."""
-    return _number(store.names(CLAIMS))
+    """Return the number of the newest attempt that claimed the run; 0 for none. Raises StoreError."""
+    return _newest(store, CLAIMS)
 
 
 def newest_manifest(store: Store) -> Manifest | None:
     """Return the newest manifest; None for a run that is not in the store. Raises StoreError."""
-    names = store.names(ATTEMPTS)
-    if not names:
+    epoch = _newest(store, ATTEMPTS)
+    if not epoch:
         return None
     try:
-        data: Any = store.read(f"{ATTEMPTS}/{_number(names):05d}.json")
+        data: Any = store.read(f"{ATTEMPTS}/{epoch:05d}.json")
         return Manifest.model_validate_json(data)
     except ValidationError as error:
         raise StoreError(f"the manifest of the store {store.url} is unreadable: {error}") from error
 
 
-def _number(names: list[str]) -> int:
-    return max((int(name.rpartition("/")[2].removesuffix(".json")) for name in names), default=0)
+def _newest(store: Store, folder: str) -> int:
+    """Return the highest attempt number among the objects of a folder; 0 for none. Raises StoreError."""
+    newest = 0
+    for name in store.names(folder):
+        try:
+            newest = max(newest, int(name.rpartition("/")[2].removesuffix(".json")))
+        except ValueError:
+            raise StoreError(
+                f"the store {store.url} contains {name}, which is not named after an attempt: remove it"
+            ) from None
+    return newest

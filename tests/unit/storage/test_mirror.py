@@ -18,7 +18,7 @@ from engine.storage import mirror as mirror_module
 from engine.storage.__main__ import main
 from engine.storage.attempt import begin
 from engine.storage.folder import restore
-from engine.storage.manifest import Manifest, claim, newest_manifest
+from engine.storage.manifest import Manifest, claim, newest_claim, newest_manifest
 from engine.storage.mirror import Mirror
 from engine.storage.store import Store, StoreError
 from tests.fakes.ingest_server import ingest_server
@@ -208,6 +208,15 @@ def test_a_changed_segment_is_refused_at_restoration(
     assert "SHA-256" in capsys.readouterr().err
     assert not (other / "events.jsonl").exists()
     assert not (tmp_path / "spool").exists()
+
+
+@pytest.mark.parametrize(("name", "newest"), [("claims", newest_claim), ("attempts", newest_manifest)])
+def test_an_object_that_is_not_named_after_an_attempt_is_reported(
+    store: FailingStore, name: str, newest: Callable[[Store], object]
+) -> None:
+    store.write(f"{name}/notes.txt", b"")
+    with pytest.raises(StoreError, match=f"contains {name}/notes.txt, .* remove it"):
+        newest(store)
 
 
 def test_replaced_attempt_ends_without_deleting_objects(store: FailingStore, run_dir: Path) -> None:
