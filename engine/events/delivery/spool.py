@@ -89,13 +89,13 @@ class SpoolSink:
         self._closed = False
         self._dirty = threading.Event()
         self._lock = lock_folder(run_dir, lock_timeout_s)
-        try:
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(self._lock.release)
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            on_failure.callback(os.close, self._fd)
             self._size, last_seq = self._recover()
             self.last_seq = max(last_seq, after_seq)
-        except BaseException:
-            self._lock.release()
-            raise
+            on_failure.pop_all()
         self._durable = self._size
         self._syncer = threading.Thread(target=self._sync_loop, name="spool-sync", daemon=True)
         self._syncer.start()

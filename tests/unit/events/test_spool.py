@@ -69,6 +69,14 @@ def test_foreign_last_line_is_an_error(tmp_path: Path) -> None:
     SpoolSink(tmp_path, epoch=1, lock_timeout_s=0).close()
 
 
+def test_a_refused_spool_leaves_no_file_open(tmp_path: Path) -> None:
+    (tmp_path / "events.jsonl").write_bytes(b"hello\n")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(TrainyardError, match="not an event"):
+        SpoolSink(tmp_path, epoch=1)
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_older_attempt_cannot_write_after_a_newer_one(tmp_path: Path) -> None:
     sink = SpoolSink(tmp_path, epoch=3)
     progress(sink)
