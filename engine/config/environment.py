@@ -77,7 +77,10 @@ class FrozenLakeConfig(Section):
     @property
     def dataset_name(self) -> str:
         """Return the dataset name of these maps, which depends on all settings that affect the tasks."""
-        content = json.dumps([_LAKE_RULES, self.model_dump(include=set(_LAKE_FIELDS))], sort_keys=True)
+        settings = self.model_dump(include=set(_LAKE_FIELDS))
+        # Left out at its default, which names of existing datasets do not contain.
+        settings |= self.model_dump(include={"min_path"}, exclude_defaults=True)
+        content = json.dumps([_LAKE_RULES, settings], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return f"frozenlake-{self.size}x{self.size}-{digest}"
 

@@ -103,7 +103,10 @@ def test_equal_settings_give_equal_maps_on_every_machine() -> None:
 
 def test_settings_that_change_tasks_change_the_name_of_the_dataset() -> None:
     base = FrozenLakeConfig()
-    for changes in ({"size": 5}, {"slip_probability": 0.1}, {"map_seed": 1}, {"heldout_maps": 65}):
+    assert base.dataset_name == "frozenlake-4x4-11c06175", "runs would no longer find their datasets"
+    for changes in (
+        {"size": 5}, {"slip_probability": 0.1}, {"min_path": 3}, {"map_seed": 1}, {"heldout_maps": 65},
+    ):  # fmt: skip
         assert base.model_copy(update=changes).dataset_name != base.dataset_name
     assert base.model_copy(update={"expert_noise": 0.9}).dataset_name == base.dataset_name
 
