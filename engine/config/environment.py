@@ -108,6 +108,8 @@ def with_generated_dataset(data: Any) -> Any:
     if lake is None:
         return data
     given = data.get("dataset") or {}
+    if not isinstance(given, (Section, Mapping)):
+        return data  # the field's own validation reports the problem
     dataset = given.model_dump() if isinstance(given, Section) else dict(given)
     name = dataset.get("name", lake.dataset_name)
     if not _LAKE_NAME.fullmatch(str(name)):

@@ -123,6 +123,7 @@ def test_impossible_settings_are_refused_with_the_remedy() -> None:
     ("changes", "message"),
     [
         ({"environment.max_path": 9}, "agent.max_steps only 8"),
+        ({"dataset": 5}, "dataset: Input should be"),
         ({"dataset.name": "quickstart"}, "environment 'frozenlake' makes its own tasks"),
         ({"environment.slipperiness": 1}, "unknown setting"),
         ({"agent.tools": "openhands"}, "FrozenLake has tools of its own"),
