@@ -24,7 +24,7 @@ from tests.builders.kubernetes_builders import (
     opened,
     prepared,
 )
-from tests.fakes.cluster import FakeCluster, NodeSpec
+from tests.fakes.cluster import FakeCluster, Fault, FaultKind, NodeSpec
 
 
 async def test_preflight_passes_on_a_prepared_cluster_with_a_known_image(cluster: FakeCluster) -> None:
@@ -72,6 +72,17 @@ async def test_preflight_reports_a_node_with_a_dead_kubelet(cluster_home: Path) 
         async with opened(cluster, preflight_timeout_s=2.0) as backend:
             (finding,) = await preflight(backend)
         assert "Node only did not start a pod" in finding.message
+
+
+async def test_preflight_releases_its_lease_when_its_pod_cannot_be_deleted(cluster: FakeCluster) -> None:
+    fault = cluster.faults.add(Fault(FaultKind.CONFLICT, verbs={"delete"}, resources={"pods"}, count=1))
+    api = await as_admin(cluster)
+    async with opened(cluster) as backend:
+        (found,) = await preflight(backend)
+        assert "does not answer as it should" in found.message
+        assert (await api.list(leases_path(NAMESPACE)))["items"] == []
+    assert fault.hits == 1
+    await api.close()
 
 
 async def test_preflight_reports_missing_objects_quotas_and_permissions(cluster: FakeCluster) -> None:

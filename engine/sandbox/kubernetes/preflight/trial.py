@@ -105,19 +105,19 @@ async def needless_calls(sandbox: Sandbox, config: KubernetesConfig) -> list[Pre
 async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFinding]:
     """Create a pod and wait until a node accepts it; its image does not matter."""
     lease = OwnerLease(config.kubernetes)
-    await lease.hold(api)
     name = f"sb-{secrets.token_hex(6)}"
     path = f"{_pods(config)}/{name}"
     limits = SandboxLimits(memory_mb=config.memory_mb, processes=config.processes, disk_mb=config.disk_mb)
-    pod = spec.pod(
-        config.kubernetes.model_copy(update={"require_digest": False}),
-        SandboxSpec(image=PAUSE, run_id="preflight", name="preflight", limits=limits),
-        sandbox_id=name,
-        owner=lease.owner,
-        token=secrets.token_bytes(32),
-        deadline=api.now() + config.kubernetes.preflight_timeout_s + spec.SLACK_S,
-    )
+    await lease.hold(api)
     try:
+        pod = spec.pod(
+            config.kubernetes.model_copy(update={"require_digest": False}),
+            SandboxSpec(image=PAUSE, run_id="preflight", name="preflight", limits=limits),
+            sandbox_id=name,
+            owner=lease.owner,
+            token=secrets.token_bytes(32),
+            deadline=api.now() + config.kubernetes.preflight_timeout_s + spec.SLACK_S,
+        )
         await _create(api, _pods(config), pod)
         problem = await _taken(api, path, config.kubernetes.preflight_timeout_s)
     except ApiError as error:
@@ -125,8 +125,10 @@ async def _try_a_pod(config: SandboxConfig, api: KubeApi) -> list[PreflightFindi
             raise
         return [PreflightFinding.error(f"The cluster refuses a sandbox's pod: {error}.")]
     finally:
-        await api.delete(path, grace_s=0)
-        await lease.release(api)
+        try:
+            await api.delete(path, grace_s=0)
+        finally:
+            await lease.release(api)
     return [PreflightFinding.error(problem)] if problem else []
 
 
