@@ -97,25 +97,26 @@ class Images:
     async def _find(self, name: str) -> DockerImage:
         if name.startswith(_LOCAL):
             image = await asyncio.to_thread(import_local, self._daemon, self._home, name)
-            self._brought(image)
+            await self._brought(image)
         elif name.startswith(PREFIX):
             async with self._places:
                 built = await asyncio.to_thread(
                     build, self._daemon, self._home, name, self._config, registries=self._registries
                 )
             image = DockerImage(id=built, name=name)
-            self._brought(image)
-            await self._keep_within_budget()
+            await self._brought(image)
         else:
             image_id = await self._daemon.call(lambda client: _inspect(client, name))
             image = DockerImage(id=image_id or await self._pull(name), name=name)
             if image_id is None:
-                self._brought(image)
-                await self._keep_within_budget()
+                await self._brought(image)
         return image
 
-    async def _keep_within_budget(self) -> None:
-        """Remove old images if possible; failures are only logged."""
+    async def _brought(self, image: DockerImage) -> None:
+        """Record a fetched image; remove old ones beyond the budget, which may fail and is then logged."""
+        self._used.mkdir(parents=True, exist_ok=True)
+        record = self._record(image.id)
+        atomic_write(record, json.dumps({"id": image.id, "name": image.name}))
         try:
             await self._daemon.call(self._make_room)
         except SandboxError as error:
@@ -131,11 +132,6 @@ class Images:
 
     def _record(self, image_id: str) -> Path:
         return self._used / f"{hashlib.sha256(image_id.encode()).hexdigest()[:24]}.json"
-
-    def _brought(self, image: DockerImage) -> None:
-        self._used.mkdir(parents=True, exist_ok=True)
-        record = self._record(image.id)
-        atomic_write(record, json.dumps({"id": image.id, "name": image.name}))
 
     def _touch(self, image: DockerImage) -> None:
         try:

@@ -128,6 +128,18 @@ async def test_image_budget_removes_least_recently_used_images_but_none_in_use(
         daemon.client.remove_container(container)
 
 
+async def test_an_imported_local_image_displaces_old_ones_beyond_the_budget(
+    daemon: Daemon, home: Path, names: list[str]
+) -> None:
+    store = images(daemon, home, image_budget_gb=1e-6)
+    await store.ensure(names[0])
+    try:
+        await store.ensure("local:reference")
+        assert not present(daemon, names[0])
+    finally:
+        await store.remove("local:reference")
+
+
 async def test_a_cancelled_caller_does_not_stop_the_pull_of_others(
     daemon: Daemon, registry: FakeRegistry, names: list[str], tmp_path: Path
 ) -> None:
