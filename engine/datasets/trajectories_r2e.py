@@ -26,7 +26,7 @@ from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.importers.formats.swe_row import read_row
 from engine.datasets.store import with_content_id
 from engine.errors import DatasetError
-from engine.reading import parse_bounded, read_bounded_lines
+from engine.reading import LimitError, parse_bounded, read_bounded_lines
 from engine.types import (
     GradeRule,
     OpeningMessage,
@@ -97,6 +97,8 @@ def _parse(line: bytes, number: int) -> dict[str, Any]:
             raise DatasetError("not an object", row=number)
         steps = record.pop("trajectory_steps", None)  # each is made storable by itself
         return {**storable_fields(record), "trajectory_steps": steps}
+    except LimitError as error:
+        raise DatasetError(str(error), row=number) from error
     except ValueError as error:
         raise DatasetError(f"not JSON: {error}", row=number) from error
 

@@ -173,8 +173,7 @@ def test_line_with_a_deeply_nested_field_is_left_out(tmp_path: Path) -> None:
     left_out: list[tuple[int, str]] = []
     trajectories = list(read_r2e_trajectories(path, lambda *rejected: left_out.append(rejected)))
     assert [trajectory.line for trajectory in trajectories] == [1, 3]
-    assert [line for line, _ in left_out] == [2]
-    assert "nested more than 100 levels deep" in left_out[0][1]
+    assert left_out == [(2, "nested more than 100 levels deep (row 1)")]
 
 
 def test_a_missing_patch_is_unknown_and_an_empty_one_is_known(tmp_path: Path) -> None:
@@ -218,7 +217,8 @@ def test_command_leaves_out_invalid_lines_and_reports_the_reasons(
         "1 line was left out; line 2: unknown reason 'aliens' (row 1, field 'exit_reason')"
     )
     assert reported[1].startswith("1 line was left out; line 3: not an object")
-    assert reported[2].startswith("2 lines were left out; the first is line 5: not JSON: ")
+    assert reported[2].startswith("1 line was left out; line 5: not JSON: ")
+    assert reported[3].startswith("1 line was left out; line 6: nested more than 100 levels deep")
 
 
 def test_a_file_without_trajectories_is_an_error(
