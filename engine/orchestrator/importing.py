@@ -33,6 +33,7 @@ from engine.errors import DatasetError, TrainyardError
 from engine.grading.gradable import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce
+from engine.processes.guard import returned_status
 from engine.processes.guarded import guarded_command
 from engine.types import TaskRow
 
@@ -91,7 +92,7 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
     """Import in a separate process and return its counts; end it within ``STOP_S`` seconds if cancelled.
 
     Raises:
-        DatasetError: the process failed; the message is its last line.
+        DatasetError: the process failed, and the message is its last line, or it was killed.
     """
     command = [
         sys.executable,
@@ -115,7 +116,7 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
-    last = "the import process died"
+    last = ""
     try:
         printed = asyncio.ensure_future(process.stdout.read())
         async for line in process.stderr:
@@ -127,8 +128,14 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
                 last = text or last
             else:
                 run.progress(*progress)
-        if await process.wait() != 0:
-            raise DatasetError(last)
+        status = returned_status(await process.wait())
+        if status < 0:  # its last line may be any warning
+            raise DatasetError(
+                f"the import process was killed by signal {-status}; its last line was '{last}'. Repeat the "
+                "import to resume it."
+            )
+        if status:
+            raise DatasetError(last or f"the import process ended with exit code {status}")
         counts: dict[str, Any] = json.loads((await printed).splitlines()[-1])
         return counts
     except asyncio.CancelledError:

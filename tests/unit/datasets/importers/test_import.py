@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import stat
 from dataclasses import asdict
 from pathlib import Path
@@ -282,6 +285,33 @@ async def test_import_run_can_be_stopped_while_it_reads_no_row(tmp_path: Path) -
     with pytest.raises(RunStopped, match="somebody asked for it"):
         await import_set(importing, run)
     assert not dataset_path(tmp_path, "d").exists()
+
+
+async def test_a_killed_import_is_not_explained_by_its_last_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # prints lines that are no progress
+    with (tmp_path / "rows.jsonl").open("wb") as endless:
+        endless.truncate(1 << 40)
+    settings = {"format": "swe-rebench", "source": str(tmp_path / "rows.jsonl"), "output": "d"}
+    importing = resolve("import-dataset", {f"importing.{name}": value for name, value in settings.items()})
+    assert isinstance(importing, ImportRun)
+
+    class KilledWhileItReads(Control):
+        def desired(self) -> Desired:
+            if (tmp_path / "datasets" / ".import-d").exists():
+                for path in Path("/proc").glob("[0-9]*/cmdline"):
+                    with contextlib.suppress(OSError):
+                        words = path.read_text(errors="replace").split("\0")
+                        if words[1:2] == ["-m"] and settings["source"] in words:  # not its guard
+                            os.kill(int(path.parent.name), signal.SIGKILL)
+            return super().desired()
+
+    run = RunContext(
+        run_id="1", epoch=1, run_dir=tmp_path, home=tmp_path, sink=MemorySink(), control=KilledWhileItReads()
+    )
+    with pytest.raises(DatasetError, match="the import process was killed by signal 9"):
+        await import_set(importing, run)
 
 
 def test_concurrent_imports_of_one_dataset_are_refused(tmp_path: Path) -> None:
