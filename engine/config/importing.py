@@ -77,11 +77,6 @@ class DecontaminationConfig(Section):
     """Share of the shorter statement's n-grams (or of the smaller fix's lines) from which two rows count
     as the same."""
 
-    @property
-    def is_on(self) -> bool:
-        """Return whether any comparison is configured."""
-        return self.verified_repositories or bool(self.repositories) or bool(self.reference)
-
 
 class ImportConfig(Section):
     """Import of a published dataset into this installation."""

@@ -21,8 +21,6 @@ PLAYER, ICE, HOLE, GOAL = "P", "_", "O", "G"
 DIRECTIONS: Mapping[str, tuple[int, int]] = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1)}
 """Word → change of row and column."""
 
-LARGEST = 9
-"""Rows and columns of the largest map."""
 _MAX_DRAWS = 20_000
 """Maps drawn for one task before the settings are refused as impossible."""
 

@@ -50,12 +50,12 @@ class Function:
 
 def apply_fault(source: str, fault: Fault) -> str:
     """Return ``source`` with the fault. Raises ValueError when its line is not the fault's original."""
-    return _replace_line(source, fault.line, fault.original, fault.mutated)
-
-
-def revert_fault(source: str, fault: Fault) -> str:
-    """Return ``source`` without the fault. Raises ValueError when the fault is not in ``source``."""
-    return _replace_line(source, fault.line, fault.mutated, fault.original)
+    lines = source.split("\n")
+    if not 1 <= fault.line <= len(lines) or lines[fault.line - 1].removesuffix("\r") != fault.original:
+        raise ValueError(f"line {fault.line} is not {fault.original!r}")
+    ending = "\r" if lines[fault.line - 1].endswith("\r") else ""
+    lines[fault.line - 1] = fault.mutated + ending
+    return "\n".join(lines)
 
 
 def functions_of(tree: ast.AST) -> Iterator[Function]:
@@ -149,12 +149,3 @@ def _parse(source: str | bytes) -> ast.Module | None:
         return parse_python(source)
     except ValueError:
         return None
-
-
-def _replace_line(source: str, number: int, old: str, new: str) -> str:
-    lines = source.split("\n")
-    if not 1 <= number <= len(lines) or lines[number - 1].removesuffix("\r") != old:
-        raise ValueError(f"line {number} is not {old!r}")
-    ending = "\r" if lines[number - 1].endswith("\r") else ""
-    lines[number - 1] = new + ending
-    return "\n".join(lines)

@@ -33,11 +33,6 @@ def parse_log(parser: str, log: str, instance: swebench.Instance | None = None) 
     return find_parser(parser)(log, swebench.test_spec(instance or swebench.Instance()))
 
 
-def parser_names() -> list[str]:
-    """Return the names of all parsers, sorted."""
-    return sorted(_registry())
-
-
 def find_parser(name: str) -> swebench.Parser:
     """Return the parser of that name. Raises DatasetError, which names similar ones, for unknown names."""
     if name.startswith(PREFIX):

@@ -51,8 +51,6 @@ class PodInformer:
         changed: Callable[[str, Json | None], None],
     ) -> None:
         self.pods: dict[str, Json] = {}
-        self.lists = 0
-        """Number of full listings."""
         self._api = api
         self._path = path
         self._selector = selector
@@ -137,7 +135,6 @@ class PodInformer:
 
     async def _list(self) -> str:
         listing = await self._api.list(self._path, labelSelector=self._selector)
-        self.lists += 1
         names = set()
         for pod in listing["items"]:
             names.add(pod["metadata"]["name"])

@@ -16,7 +16,7 @@ import pytest
 from engine.config.learning.training import FaultKind
 from engine.config.recipes import resolve
 from engine.datasets.curation.fault_rules import FAMILIES
-from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, functions_of, revert_fault
+from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, functions_of
 from engine.errors import ConfigError
 from engine.python_syntax import parse_python
 
@@ -57,7 +57,7 @@ def test_every_kind_makes_its_documented_edit(kind: str) -> None:
 
 
 @pytest.mark.parametrize("module", [bisect, textwrap])
-def test_every_fault_parses_differs_in_one_line_and_reverts(module: ModuleType) -> None:
+def test_every_fault_parses_and_differs_in_one_line(module: ModuleType) -> None:
     source = inspect.getsource(module)
     reference = ast.dump(parse_python(source))
     faults = enumerate_faults(source, max_function_lines=60)
@@ -75,7 +75,6 @@ def test_every_fault_parses_differs_in_one_line_and_reverts(module: ModuleType) 
         assert changed == [fault.line]
         assert fault.function_first_line <= fault.line <= fault.function_last_line
         assert fault.family == FAMILIES[fault.kind]
-        assert revert_fault(mutated, fault) == source
 
 
 def test_docstrings_annotations_decorators_and_logging_are_left_alone() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from engine.agent.prompts import load_prompt
 from engine.environments.frozenlake import FrozenLakeEnvironment, Lake
-from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, LARGEST, PLAYER
+from engine.environments.frozenlake_maps import DIRECTIONS, GOAL, PLAYER
 from engine.errors import ConfigError
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.chat.chatml import ChatML
@@ -21,6 +21,9 @@ from engine.tools.rendering import render_response
 from engine.tools.schemas import LAKE_TOOLS, MOVE, SWE_TOOLS
 from engine.types import ToolCall, Verdict
 from tests.unit.environments.lake_builders import AGENT, MAP, row_of
+
+_LARGEST = 9
+"""Rows and columns of the largest map."""
 
 
 def move(direction: str) -> ToolCall:
@@ -120,7 +123,7 @@ def lake_phrases() -> list[str]:
         "assistant\n",
         f"\n{PLAYER} ",
         f" {GOAL} ",
-        *(f"{row},{column}" for row in range(LARGEST) for column in range(LARGEST)),
+        *(f"{row},{column}" for row in range(_LARGEST) for column in range(_LARGEST)),
         *(f"{direction} " for direction in DIRECTIONS),
         *(f"{MOVE.name} {direction}" for direction in DIRECTIONS),
         *(f"ERROR: {error}" for error in errors),
