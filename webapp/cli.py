@@ -13,11 +13,16 @@ from collections.abc import Sequence
 
 import django
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import OperationalError, connections
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 if not apps.ready:
-    django.setup()
+    try:
+        django.setup()
+    except ImproperlyConfigured as error:
+        print(f"Error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 from engine.errors import TrainyardError
 from webapp.accounts import cli as accounts
@@ -46,12 +51,15 @@ def main() -> int:
 
 
 def execute(arguments: Sequence[str]) -> int:
-    """Run one command in this process; return its exit status: 2 for wrong arguments, 1 for other errors."""
+    """Run a command; return its exit status: 2 for wrong arguments or environment, 1 for other errors."""
     with escaped_streams():
         try:
             app(args=list(arguments), prog_name="trainyard")
         except SystemExit as exit_:
             return exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
+        except ImproperlyConfigured as error:
+            warn(f"Error: {error}")
+            return 2
         except TrainyardError as error:
             warn(f"Error: {error}")
         except OperationalError as error:

@@ -30,16 +30,24 @@ _PORTS = load_ports(TRAINYARD_HOME) or Ports(postgres=15432, redis=16379, web=80
 
 
 def _database(url: str) -> dict[str, Any]:
-    parts = urlsplit(url)
-    if parts.scheme not in ("postgres", "postgresql") or not parts.path.strip("/"):
-        raise ImproperlyConfigured("DATABASE_URL must look like postgresql://USER:PASSWORD@HOST:PORT/NAME")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        valid = parts.scheme in ("postgres", "postgresql") and bool(parts.path.strip("/"))
+    except ValueError:  # a malformed host or port
+        valid = False
+    if not valid:  # the value may contain a password
+        raise ImproperlyConfigured(
+            "DATABASE_URL is not the address of a PostgreSQL database: it must look like "
+            "postgresql://USER:PASSWORD@HOST:PORT/NAME"
+        )
     return {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": parts.path.strip("/"),
         "USER": unquote(parts.username or ""),
         "PASSWORD": unquote(parts.password or ""),
         "HOST": parts.hostname or "",
-        "PORT": str(parts.port or ""),
+        "PORT": str(port or ""),
         "OPTIONS": {
             # The pool retries only while a request waits; the next request triggers a new attempt at once.
             "pool": {"min_size": 1, "max_size": 16, "timeout": 10, "reconnect_timeout": 10},
@@ -54,6 +62,14 @@ def _database(url: str) -> dict[str, Any]:
         # A pooled connection may be stale after a restart of the server.
         "CONN_HEALTH_CHECKS": True,
     }
+
+
+def _number(name: str, default: int) -> int:
+    value = os.environ.get(name, "")
+    try:
+        return int(value or default)
+    except ValueError:
+        raise ImproperlyConfigured(f"{name} is '{value}': it must be a whole number") from None
 
 
 SECRET_KEY = os.environ.get("TRAINYARD_SECRET_KEY") or _SECRETS.django_key
@@ -144,8 +160,8 @@ CACHES = {
 }
 CELERY_BROKER_URL = REDIS_URL
 _RUNS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
-TRAINYARD_RUNS_AT_ONCE = int(os.environ.get("TRAINYARD_RUNS_AT_ONCE", "") or _RUNS_AT_ONCE)
-TRAINYARD_RUNS_PER_PERSON = int(os.environ.get("TRAINYARD_RUNS_PER_PERSON", "") or 0)
+TRAINYARD_RUNS_AT_ONCE = _number("TRAINYARD_RUNS_AT_ONCE", _RUNS_AT_ONCE)
+TRAINYARD_RUNS_PER_PERSON = _number("TRAINYARD_RUNS_PER_PERSON", 0)
 TRAINYARD_WEB_URL = os.environ.get("TRAINYARD_WEB_URL") or f"http://127.0.0.1:{_PORTS.web}"
 """Address under which engines reach the ingest API."""
 

@@ -127,6 +127,35 @@ def test_unreachable_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     assert "`trainyard up`" in result.errors
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("DATABASE_URL", "nonsense", "it must look like postgresql://USER:PASSWORD@HOST:PORT/NAME"),
+        ("DATABASE_URL", "postgresql://me:secret@host:port/name", "it must look like postgresql://USER"),
+        ("DATABASE_URL", "postgresql://me:secret@[host/name", "it must look like postgresql://USER"),
+        ("TRAINYARD_RUNS_AT_ONCE", "many", "is 'many': it must be a whole number"),
+    ],
+)
+def test_a_wrong_environment_variable_is_named_without_a_traceback(
+    variable: str, value: str, message: str
+) -> None:
+    command = [sys.executable, "-m", "webapp", "run", "list"]
+    result = subprocess.run(command, env={**os.environ, variable: value}, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"Error: {variable} ")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert "secret" not in result.stderr
+
+
+@pytest.mark.django_db
+def test_wrong_limits_in_the_environment_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_LIMITS", "1")
+    result = command_result("run", "launch", "quickstart", "--draft")
+    assert result.status == 2
+    assert result.errors.startswith("Error: TRAINYARD_LIMITS must be an object of numbers")
+
+
 # --- doctor --------------------------------------------------------------------------------------
 
 
