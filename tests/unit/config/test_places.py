@@ -166,9 +166,8 @@ def test_disallowed_values_are_refused_under_their_setting(allowed: Allowed) -> 
         assert "administrator" in problem.message or "expected" in problem.message
 
 
-def test_recipes_need_no_permissions_except_for_the_hub() -> None:
-    """Some recipes name models and a dataset of the Hugging Face Hub."""
-    listed = Allowed(hub_models=("Qwen/*",), hub_datasets=("R2E-Gym/*",))
+def test_recipes_need_no_permissions_except_for_published_models_sets_and_repositories() -> None:
+    listed = Allowed(hub_models=("Qwen/*",), hub_datasets=("R2E-Gym/*",), repository_hosts=("github.com",))
     for recipe in RECIPES:
         config = resolve(recipe)
         assert check_places(config, listed) == config, recipe

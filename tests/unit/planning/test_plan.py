@@ -159,7 +159,7 @@ def test_gpu_peaks_match_the_table_of_the_trainer() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nope"], "unknown recipe 'nope'; known: collect, deepswe-14b-filter, deepswe-32b"),
+        (["nope"], "unknown recipe 'nope'; known: collect, commits-dataset, deepswe-14b-filter, deepswe-32b"),
         (["deepswe-32b", "--gpus", "8xV100"], "unknown GPUs '8xV100': expected COUNTxNAME, e.g. 8xH100"),
         (["deepswe-32b", "--gpus", "0xH100"], "known names: GB200, B200, H200, H100"),
         (["deepswe-32b", "--assume", "speed=3"], "unknown assumption 'speed'; known: prompt_tokens"),
