@@ -8,6 +8,7 @@ files. Commits with the same packages share one folder.
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import re
 import subprocess
@@ -22,7 +23,7 @@ import uv
 from engine.datasets.commits.project_files import ProjectFiles
 from engine.datasets.curation.toolchain import PYTEST
 from engine.datasets.sources.downloads import run_pip_files, unpack
-from engine.errors import DatasetError
+from engine.errors import DatasetError, PreflightError
 from engine.testing.toolchain import MOUNT, made_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -43,10 +44,13 @@ class Environment:
     """Plugins of pytest among them, as arguments of ``-p``."""
 
 
-def resolve(requirements: Sequence[str], *, before: datetime.datetime | None) -> tuple[str, ...]:
+@functools.lru_cache(maxsize=4096)
+def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None) -> tuple[str, ...]:
     """Return exact versions, as they were available before a time; None: of today.
 
-    Raises DatasetError: there are no wheels that fit, with the reason of ``uv``.
+    Raises:
+        DatasetError: there are no wheels that fit, with the reason of ``uv``.
+        PreflightError: the index cannot be reached.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -76,9 +80,13 @@ def resolve(requirements: Sequence[str], *, before: datetime.datetime | None) ->
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise DatasetError(f"uv found no versions within {_RESOLVE_S:g} s") from None
+            reason = f"uv found no versions within {_RESOLVE_S:g} s: is the index reachable?"
+            raise PreflightError(reason) from None
     if done.returncode != 0:
-        raise DatasetError(f"no versions fit: {' '.join(done.stderr.split())[-400:]}")
+        reason = " ".join(done.stderr.split())[-400:]
+        if "No solution found" in reason or "no solution found" in reason:
+            raise DatasetError(f"no versions fit: {reason}")
+        raise PreflightError(f"uv cannot resolve: {reason}")
     return tuple(line for line in done.stdout.splitlines() if line and not line.startswith(("#", " ")))
 
 

@@ -66,7 +66,9 @@ def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidat
     if len(code) > config.max_files:
         return "too_many_files"
     if commit.patch is None or commit.contents is None:
-        return "too_large"
+        return "unreadable"
+    if any(commit.contents[file.path][1] is None and file.mode.strip("0") for file in code):
+        return "unreadable"
     gold, _ = keep_files(commit.patch, lambda path: path.endswith(".py") and not is_test_path(path))
     if count_changed_lines(gold) > config.max_lines or len(gold) > config.max_patch_chars:
         return "too_large"

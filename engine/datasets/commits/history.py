@@ -47,7 +47,7 @@ class Commit(BaseModel):
 
 def read_commits(path: Path) -> Iterator[Commit]:
     """Iterate over the commits of a file. Raises DatasetError if it is damaged."""
-    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+    with path.open(encoding="utf-8") as lines:
         for line in lines:
             yield _parse(line, path)
 

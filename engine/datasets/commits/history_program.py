@@ -8,7 +8,8 @@ It writes ``commits.jsonl``, newest commit first, one object a line::
      "files": [{"path", "added", "deleted", "mode"}]}
 
 ``added`` and ``deleted`` are None of binary files. ``patch`` (the whole change in git's format) and
-``contents`` (path → [old text, new text]) are None for merges, root commits and changes beyond the limits.
+``contents`` (path → [old text, new text]) are None for merges, root commits, links, submodules, names that
+are no UTF-8, and changes beyond the limits. A text is None if there is none, or if it is large or no UTF-8.
 """
 
 from __future__ import annotations
@@ -52,15 +53,11 @@ class Repository:
         header = self._objects.stdout.readline().split()
         if header[-1] == b"missing":
             return None
-        size = int(header[2])
-        content = bytearray()
-        while size - len(content) > 0:
-            piece = self._objects.stdout.read(min(1 << 16, size - len(content)))
-            content += piece
-            if len(content) > most:
-                sys.exit(f"an object is larger than {most} bytes")
-        self._objects.stdout.read(1)
-        return bytes(content)
+        left = int(header[2]) + 1  # a line feed follows the object
+        content = self._objects.stdout.read(left) if left <= most else None
+        while content is None and left > 0:
+            left -= len(self._objects.stdout.read(min(1 << 16, left)))
+        return None if content is None else content[:-1]
 
 
 def commits(repository: Repository, count: int) -> Iterator[dict[str, Any]]:
@@ -85,11 +82,13 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
     counts = repository.run("diff-tree", "--numstat", *options, parent, commit["sha"]).split(b"\0")
     lines = {fields[2]: fields[:2] for entry in counts if (fields := entry.split(b"\t", 2))[2:]}
     blobs: dict[str, tuple[str, str]] = {}
+    is_readable = True
     for header, name in zip(raw[0::2], raw[1::2], strict=False):
         if len(commit["files"]) == _TOO_MANY_FILES:
             break
         _, new_mode, old, new, _ = header.decode().split()
-        path = name.decode("utf-8", "surrogateescape")
+        path = name.decode("utf-8", "replace")
+        is_readable &= path.encode() == name and new_mode in ("000000", "100644", "100755")
         added, deleted = lines.get(name, (b"-", b"-"))
         is_text = added != b"-"
         commit["files"].append({
@@ -97,7 +96,7 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
             "added": int(added) if is_text else None, "deleted": int(deleted) if is_text else None,
         })  # fmt: skip
         blobs[path] = old, new
-    if not 0 < len(blobs) <= MAX_FILES:
+    if not is_readable or not 0 < len(blobs) <= MAX_FILES:
         return
     if sum((file["added"] or 0) + (file["deleted"] or 0) for file in commit["files"]) * 4 > MAX_PATCH_BYTES:
         return
@@ -107,7 +106,7 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
     )  # fmt: skip
     contents = {path: [_text(repository, old), _text(repository, new)] for path, (old, new) in blobs.items()}
     if len(patch) <= MAX_PATCH_BYTES:
-        commit["patch"] = patch.decode("utf-8", "surrogateescape")
+        commit["patch"] = patch.decode("utf-8", "replace")
         commit["contents"] = contents
 
 

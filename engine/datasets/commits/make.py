@@ -29,11 +29,11 @@ Progress = Callable[[str, int, int], None]
 STAGES = (
     ("commits", frozenset[str]()),
     ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty", "duplicate"})),
-    ("small enough", frozenset({"too_many_files", "too_large"})),
+    ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
     ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
     ("has tests", frozenset({"no_tests"})),
     ("builds", frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine"})),
-    ("tests run", frozenset({"no_tests_run", "timeout"})),
+    ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed"})),
     ("tests differ", frozenset({"collection", "no_difference"})),
     ("stable", frozenset({"unstable"})),
     ("stated", frozenset({"statement"})),
@@ -89,7 +89,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
 
     Raises:
         DatasetError: no repository can be used, or no commit became a task.
-        HostError: this machine failed several candidates in a row.
+        HostError, PreflightError: this machine or the package index failed several candidates in a row.
     """
     started, config = time.monotonic(), shop.config
     funnel, skipped = Funnel(), dict[str, str]()
@@ -166,9 +166,12 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress:
                 funnel.lose(reason, item.repository, item.candidate.commit.sha, trial.detail)
             progress(f"{len(rows)} of {wanted} tasks, candidates tried", tried, len(work))
 
-    async with asyncio.TaskGroup() as tasks:
-        for number, item in enumerate(work):
-            tasks.create_task(handle(number, item))
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for number, item in enumerate(work):
+                tasks.create_task(handle(number, item))
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from None
     funnel.lost["not_tried"] += len(work) - tried
     ordered = [rows[number] for number in sorted(rows)]
     heldout = min(shop.config.heldout_tasks, len(ordered) // 4 if len(ordered) < wanted else wanted)
@@ -176,14 +179,17 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress:
 
 
 async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
-    """Return the kept or new trial of a candidate. Raises HostError if this machine fails again and again."""
+    """Return the kept or new trial of a candidate.
+
+    Raises HostError, PreflightError: this machine or the package index failed several candidates in a row.
+    """
     sha = item.candidate.commit.sha
     kept = item.store.get(sha)
     if kept is not None and (kept.reason or image_exists(shop.home, kept.image)):
         return kept
     try:
         trial = await try_candidate(shop, item.repository, item.candidate)
-    except HostError as error:
+    except (HostError, PreflightError) as error:
         failures.append(str(error))
         if len(failures) >= _HOST_FAILURES:
             raise

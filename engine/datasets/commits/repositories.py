@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.config.access.source_spec import PackageSource, RepositorySource, parse_source
 from engine.datasets.commits import history_program
 from engine.datasets.commits.history import Commit, read_commits
-from engine.datasets.sources.downloads import clone, newest_commit, unpack
+from engine.datasets.sources.downloads import fetch_history, newest_commit, unpack
 from engine.errors import DatasetError, HostileInputError
 from engine.sandbox.local.contained import ContainedLimits, run_contained
 
@@ -36,7 +36,7 @@ class Repository:
 
 
 def fetch_repository(spec: str, home: Path) -> Repository:
-    """Clone a repository, or fetch its new commits; no code of it runs.
+    """Fetch a repository, the first time whole, then its new commits; no code of it runs.
 
     Args:
         spec: ``https://HOST/PATH``, or the path of a working copy or bare repository.
@@ -56,15 +56,7 @@ def fetch_repository(spec: str, home: Path) -> Repository:
     cache = home / "repositories"
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{name}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}.git"
-    staging = Path(tempfile.mkdtemp(prefix=".clone-", dir=cache))
-    try:
-        clone(address, staging / "repository", whole=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        (staging / "repository").rename(folder)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
-    if (folder / "shallow").exists():
-        raise DatasetError(f"'{spec}' is a shallow clone, whose history is cut: name the whole repository")
+    fetch_history(address, folder)
     head = newest_commit(folder)
     if not head:
         raise DatasetError(f"'{spec}' has no commits")
@@ -76,6 +68,8 @@ def _git_folder(path: str) -> str:
     folder = Path(path).expanduser()
     for candidate in (folder / ".git", folder):
         if (candidate / "HEAD").is_file() and (candidate / "objects").is_dir():
+            if (candidate / "shallow").exists():
+                raise DatasetError(f"'{path}' is a shallow clone, whose history is cut: fetch the rest of it")
             return str(candidate.resolve())
     raise DatasetError(f"'{path}' is not a git repository on this machine")
 

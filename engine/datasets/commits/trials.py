@@ -53,6 +53,8 @@ _DISTRIBUTIONS = {
 """Distributions of modules that have another name."""
 _PASSING_S, _MAX_PASSING = 5.0, 200
 """Maximum duration, seconds, and number of the tests of a task that pass before and after the change."""
+_MAX_COMMAND = 60_000
+"""Length from which a test command names files instead of tests, characters."""
 _MAX_ADDED = 3
 """Packages that are added because the tests miss a module."""
 _MAX_DETAIL = 2000
@@ -160,7 +162,7 @@ async def try_candidate(shop: Workshop, repository: Repository, candidate: Candi
 
     Raises:
         HostError: this machine fails.
-        PreflightError: the index cannot be reached.
+        PreflightError: the package index cannot be reached.
     """
     staging = Path(tempfile.mkdtemp(prefix=".commit-", dir=shop.home))
     try:
@@ -227,9 +229,9 @@ def _environment(
     date = candidate.commit.date
     month = date.replace(year=date.year + date.month // 12, month=date.month % 12 + 1, day=1)
     month = month.replace(hour=0, minute=0, second=0, microsecond=0)
-    wanted = [*project.runtime, *project.tests, *added]
+    wanted = (*project.runtime, *project.tests, *added)
     errors = []
-    for requirements, before in ((wanted, month), (wanted, None), ([*project.runtime, *added], None)):
+    for requirements, before in ((wanted, month), (wanted, None), ((*project.runtime, *added), None)):
         try:
             return ensure_environment(shop.home, resolve(requirements, before=before), project)
         except DatasetError as error:
@@ -296,6 +298,7 @@ async def _compare(
     if not fail_to_pass:
         raise _RejectedError("unstable", "\n".join(test for test in outcomes if test not in stable))
     pass_to_pass = tuple(test for test in stable if test not in fail_to_pass)
+    selected = _command([*fail_to_pass, *pass_to_pass], prepared, environment)
     return Trial(
         fail_to_pass=fail_to_pass,
         pass_to_pass=pass_to_pass,
@@ -303,7 +306,7 @@ async def _compare(
         messages=_messages(broken.log),
         pins=environment.pins,
         image=image,
-        test_command=_command([*fail_to_pass, *pass_to_pass], prepared, environment),
+        test_command=selected if len(selected) <= _MAX_COMMAND else files,
     )
 
 
@@ -349,6 +352,8 @@ async def _runs(
                 raise _RejectedError("timeout", run.log)
             if run.problem and fixed:
                 raise _RejectedError("no_tests_run", f"{run.problem}\n{run.log}")
+            if run.signs:
+                raise _RejectedError("runner_changed", "\n".join(run.signs))
             runs.append(run)
     return runs
 

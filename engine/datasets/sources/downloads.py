@@ -19,6 +19,8 @@ from engine.sandbox.local.contained import check_tree, run_contained
 
 _NETWORK_S = 600.0
 _REPOSITORY_BYTES = 1 << 30
+_BRANCH = "trainyard"
+"""Branch of fetched histories."""
 _GIT_OPTIONS = (
     "protocol.allow=never",
     "http.followRedirects=false",
@@ -57,33 +59,51 @@ def run_pip_files(*arguments: str) -> None:
         raise PreflightError(f"pip download failed: {lines[-1][:500]} (is a package index reachable?)")
 
 
-def clone(address: str, target: Path, *, whole: bool = False) -> None:
-    """Fetch the default branch of a repository as a bare repository without hooks.
+def clone(url: str, target: Path) -> None:
+    """Fetch the newest commit of a repository over https, as a bare repository without hooks.
+
+    Raises PreflightError: git is missing, or the repository cannot be fetched. See ``fetch_history``.
+    """
+    command = ["clone", "-q", "--bare", "--depth=1", "--single-branch", "--no-tags", "--template="]
+    _fetch([*command, "--", url, str(target)], url, home=target.parent)
+
+
+def fetch_history(address: str, repository: Path) -> None:
+    """Fetch all commits of a repository's default branch into a bare repository without hooks.
 
     Redirects are refused, because only the given host was allowed. Other transports, submodules, credentials,
     and user and system configuration are disabled.
 
     Args:
         address: ``https://HOST/PATH``, or the git directory of a repository on this machine.
-        target: folder to create.
-        whole: fetch all commits instead of the newest one.
+        repository: a new folder, or the one of an earlier call, which gets the new commits.
 
     Raises:
         PreflightError: git is missing, or the repository cannot be fetched.
     """
+    url = address if address.startswith("https://") else f"file://{address}"
+    home = repository.parent
+    command = ["init", "-q", "--bare", "--template=", f"--initial-branch={_BRANCH}", str(repository)]
+    _fetch(command, address, home=home)
+    command = [f"--git-dir={repository}", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--force"]
+    _fetch([*command, "--", url, f"HEAD:refs/heads/{_BRANCH}"], address, home=home)
+
+
+def _fetch(command: Sequence[str], address: str, *, home: Path) -> None:
     protocol = "https" if address.startswith("https://") else "file"
-    url = address if protocol == "https" else f"file://{address}"
-    depth = () if whole else ("--depth=1",)
-    options = (*_GIT_OPTIONS, f"protocol.{protocol}.allow=always")
-    command = ["clone", "-q", "--bare", *depth, "--single-branch", "--no-tags", "--template=", "--", url]
     try:
-        _git([*command, str(target)], options, home=target.parent, protocol=protocol)
+        _git(command, (*_GIT_OPTIONS, f"protocol.{protocol}.allow=always"), home=home, protocol=protocol)
     except subprocess.TimeoutExpired:
-        raise PreflightError(f"cloning '{address}' took more than {_NETWORK_S:g} s") from None
+        raise PreflightError(f"fetching '{address}' took more than {_NETWORK_S:g} s") from None
     except subprocess.CalledProcessError as error:
         if error.returncode == 127:
             raise PreflightError("git is not installed; give the source as a folder instead") from None
-        raise PreflightError(f"cannot clone '{address}': {error.stderr.strip()[-500:]}") from None
+        if "couldn't find remote ref HEAD" in error.stderr:
+            raise PreflightError(f"'{address}' has no commits") from None
+        most = _REPOSITORY_BYTES >> 20
+        raise PreflightError(
+            f"cannot fetch '{address}' (at most {most} MiB): {error.stderr.strip()[-500:]}"
+        ) from None
 
 
 def newest_commit(repository: Path) -> str:

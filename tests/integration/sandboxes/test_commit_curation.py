@@ -16,7 +16,7 @@ from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository
 from engine.datasets.commits.trials import Workshop
 from engine.datasets.store import Dataset, load_dataset
-from engine.errors import DatasetError
+from engine.errors import DatasetError, PreflightError
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import Verdict
 from tests.builders.dataset_builders import make_grader, toolchain_or_skip
@@ -97,8 +97,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("commits")
     toolchain_or_skip(folder)
     try:
-        resolve([], before=None)
-    except DatasetError as error:
+        resolve((), before=None)
+    except (DatasetError, PreflightError) as error:
         pytest.skip(str(error))
     return folder
 

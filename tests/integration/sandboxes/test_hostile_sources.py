@@ -273,7 +273,7 @@ def test_git_refuses_redirects_to_another_host(
         git_server(repositories, {"moved": other}) as (address, trusted),
     ):
         monkeypatch.setenv("GIT_SSL_CAINFO", str(trusted))
-        with pytest.raises(PreflightError, match="cannot clone"):
+        with pytest.raises(PreflightError, match="cannot fetch"):
             fetch_source(f"{address}/moved/toy.git", tmp_path / "home")
 
 
