@@ -17,7 +17,7 @@ from typing import Any
 from bench.harness import store
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits.make import make_commit_tasks
+from engine.datasets.commits.make import NoTasksError, make_commit_tasks
 from engine.datasets.commits.trials import Workshop
 from engine.errors import DatasetError
 from engine.sandbox.local.backend import LocalBackend
@@ -35,10 +35,12 @@ async def measure(repository: str, *, home: Path, commits: int) -> dict[str, Any
     backend = LocalBackend(home)
     shop = Workshop(config=config, home=home, backend=backend, sandbox=sandbox, seed=0)
     try:
-        provenance = (await make_commit_tasks(shop, lambda *_: None)).provenance
+        record = (await make_commit_tasks(shop, lambda *_: None)).provenance
+    except NoTasksError as error:
+        record = error.record
     except DatasetError as error:
         return {"repository": repository, "problem": str(error)}
-    return {"repository": repository, **{key: provenance[key] for key in ("funnel", "lost", "seconds")}}
+    return {"repository": repository, **{key: record[key] for key in ("funnel", "lost", "seconds")}}
 
 
 def line(row: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -69,6 +69,19 @@ class Funnel:
         return reached
 
 
+class NoTasksError(DatasetError):
+    """No commit became a task.
+
+    Attributes:
+        record: what the provenance of a dataset has about its making.
+    """
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        lost = ", ".join(f"{reason} {number}" for reason, number in record["lost"].items() if number)
+        super().__init__(f"no commit of {record['funnel']['commits']} became a task: {lost}")
+        self.record = record
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
     """One candidate of one repository."""
@@ -88,19 +101,15 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         progress: called with a message, candidates tried and candidates in all.
 
     Raises:
-        DatasetError: no repository can be used, or no commit became a task.
+        NoTasksError: no commit became a task.
+        DatasetError: no repository can be used.
         HostError, PreflightError: this machine or the package index failed several candidates in a row.
     """
     started, config = time.monotonic(), shop.config
     funnel, skipped = Funnel(), dict[str, str]()
     work = await _candidates(shop, funnel, skipped, progress)
     rows = await _rows(shop, work, funnel, progress)
-    if not rows:
-        lost = ", ".join(f"{reason} {number}" for reason, number in funnel.lost.most_common())
-        raise DatasetError(
-            f"no commit of {funnel.total} became a task: {lost or '; '.join(skipped.values())}"
-        )
-    provenance = {
+    record = {
         "config": config.model_dump(mode="json"),
         "seed": shop.seed,
         "sources": {item.repository.spec: item.repository.head for item in work},
@@ -110,7 +119,9 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         "examples": funnel.examples,
         "seconds": round(time.monotonic() - started, 1),
     }
-    return save_dataset(shop.home, config.output, rows, provenance)
+    if not rows:
+        raise NoTasksError(record)
+    return save_dataset(shop.home, config.output, rows, record)
 
 
 async def _candidates(

@@ -158,7 +158,7 @@ def test_unavailable_store_is_reported_and_does_not_block_the_run(
         store.fails = True
         emit(sink)
         until(lambda: mirror.wait_durable(0, 0.1) > 0)
-        until(lambda: b"the store is away. The run goes on" in sink.path.read_bytes())
+        until(lambda: b"the store is away. The run continues" in sink.path.read_bytes())
         store.fails = False
         until(lambda: b"works again and is up to date" in sink.path.read_bytes())
     assert stored_manifest(store).size == (run_dir / "events.jsonl").stat().st_size
