@@ -270,7 +270,7 @@ async def test_a_vllm_server_scores_both_answers_as_continuations() -> None:
     ("answered", "message"),
     [
         (None, "scores no prompts"),
-        (prompt_logprobs((5, -1.0), (6, -1.0)), "does not show the answers"),
+        (prompt_logprobs((5, -1.0), (6, -1.0)), "returns no log-probabilities"),
         ([None, {"5": {"logprob": -1.0}, "6": {"logprob": -2.0}}], "has the log-probabilities"),
         (prompt_logprobs((5, math.nan)), "not a number"),
     ],

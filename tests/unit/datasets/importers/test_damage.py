@@ -77,7 +77,7 @@ def test_unreadable_files_are_rejected_as_one_row_each(tmp_path: Path) -> None:
     reasons = [why for _, _, why in rejected(tmp_path)]
     assert len(reasons) == 4
     for file, why in zip(
-        ("a.parquet is no parquet", "b.json holds", "c.json", "d.jsonl.gz"), reasons, strict=True
+        ("a.parquet is no parquet", "b.json contains", "c.json", "d.jsonl.gz"), reasons, strict=True
     ):
         assert why.startswith(file)
 
