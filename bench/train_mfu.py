@@ -29,7 +29,7 @@ from engine.models.sharding import materialise
 from engine.models.sizes import count_sizes
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
-from tests.unit.trainer.rl_builders import make_group, make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
 
 BARS = {8192: 0.45, 32_768: 0.40}
 """Share of the device's peak to reach, by tokens of a row."""

@@ -28,7 +28,7 @@ from engine.models.loader import open_model, save_policy_checkpoint
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
 from engine.types import Group
-from tests.unit.trainer.rl_builders import make_group, make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
 
 BAR = 3.0
 PROMPT, SAMPLED, SIBLINGS = 220, 100, 8

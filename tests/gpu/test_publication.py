@@ -22,7 +22,7 @@ from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.builtin.architectures import SHIPPED
 from engine.models.loader import open_model
 from engine.trainer.trainer import Trainer
-from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
 
 pytestmark = pytest.mark.gpu
 GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])

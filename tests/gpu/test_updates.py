@@ -17,7 +17,7 @@ from engine.config.learning.trainer import TrainerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.trainer.ranks import ALONE, Ranks
 from engine.trainer.trainer import Trainer
-from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
 
 pytestmark = pytest.mark.gpu
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0]]

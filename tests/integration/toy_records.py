@@ -13,7 +13,7 @@ import torch
 from engine.datasets.store import load_dataset
 from tests.integration import toy_yard
 from tests.integration.toy_yard import events
-from tests.unit.trainer.checkpoint_builders import stored_state
+from tests.unit.trainer.builders.checkpoint_builders import stored_state
 
 
 def of_type(run_dir: Path, name: str) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from tests.builders.web_builders import launched, make_run, post
 from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
 from tests.e2e.pages.test_sandboxes import busy_yard
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
-from tests.unit.webapp.test_collection_pages import going, made
+from tests.unit.webapp.runs.test_collection_pages import going, made
 from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run
 from webapp.runs.kinds import TABS

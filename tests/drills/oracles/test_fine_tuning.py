@@ -15,7 +15,7 @@ from engine.trainer.batch import IMITATION
 from engine.trainer.schedule import learning_rate
 from engine.trainer.sft.recorded import ConversationRenderer
 from engine.trainer.trainer import Trainer
-from tests.unit.trainer.sft_builders import trajectory
+from tests.unit.trainer.builders.sft_builders import trajectory
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install -r requirements/oracles.txt")
 

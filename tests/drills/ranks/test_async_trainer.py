@@ -15,9 +15,9 @@ from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.batch import IMITATION
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
+from tests.unit.trainer.builders.trainer_builders import processes_of
+from tests.unit.trainer.sft.test_fine_tuning import START, chat, model, records, trainer
 from tests.unit.trainer.test_async_trainer import CURSOR, GROUPS, config, opened, threads
-from tests.unit.trainer.test_fine_tuning import START, chat, model, records, trainer
-from tests.unit.trainer.trainer_builders import processes_of
 
 __all__ = ["chat", "config", "records"]
 

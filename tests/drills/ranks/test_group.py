@@ -16,10 +16,17 @@ from engine.errors import TrainerError
 from engine.models.loader import open_model
 from engine.trainer.checkpoints.checkpoint import restore_training, write_snapshot
 from engine.trainer.processes.link import ADDRESS, KEY
-from tests.unit.trainer.checkpoint_builders import snapshot_of
-from tests.unit.trainer.group_builders import alone, distance, episodes, group, whole_model, write_policy
-from tests.unit.trainer.rl_training_script import make_tokenizer
-from tests.unit.trainer.trainer_builders import pids_of, processes_of
+from tests.unit.trainer.builders.checkpoint_builders import snapshot_of
+from tests.unit.trainer.builders.group_builders import (
+    alone,
+    distance,
+    episodes,
+    group,
+    whole_model,
+    write_policy,
+)
+from tests.unit.trainer.builders.rl_training_script import make_tokenizer
+from tests.unit.trainer.builders.trainer_builders import pids_of, processes_of
 
 torch.set_num_threads(1)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.processes import process_start
-from tests.unit.trainer.rl_training_script import run
+from tests.unit.trainer.builders.rl_training_script import run
 from tests.unit.trainer.test_checkpoint import assert_same_end, names
 
 
@@ -63,7 +63,7 @@ def _children(pid: int) -> list[str]:
 
 
 def _start(run_dir: Path, *, ranks: int = 1) -> subprocess.Popen[bytes]:
-    script = [sys.executable, "-m", "tests.unit.trainer.rl_training_script"]
+    script = [sys.executable, "-m", "tests.unit.trainer.builders.rl_training_script"]
     return subprocess.Popen([*script, str(run_dir), "20", str(ranks)])
 
 

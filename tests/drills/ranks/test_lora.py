@@ -9,8 +9,8 @@ import torch
 
 from engine.models.loader import open_model, save_policy_checkpoint
 from tests.unit.models.tiny_families import write_tiny
-from tests.unit.trainer.rl_model import make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.builders.rl_model import make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 from tests.unit.trainer.test_lora import TEMPLATE, train, write_run
 
 

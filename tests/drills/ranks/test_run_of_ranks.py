@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tests.integration import toy_yard
 from tests.integration.toy_records import of_type
 from tests.integration.toy_yard import finish, make_run_dir
-from tests.unit.trainer.checkpoint_builders import stored_state
+from tests.unit.trainer.builders.checkpoint_builders import stored_state
 
 
 def test_two_ranks_and_a_reference_policy_train_in_a_run(tmp_path: Path) -> None:

@@ -23,9 +23,9 @@ from engine.trainer.processes.rank import RankSettings
 from tests.builders.process_memory import forget_peak, memory
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
-from tests.unit.trainer.test_sent_weights import GROUPS, assert_sent_as_exported
-from tests.unit.trainer.trainer_builders import make_run, pids_of
-from tests.unit.trainer.weight_consumers import IDS, Drop, Hoard, Store
+from tests.unit.trainer.builders.trainer_builders import make_run, pids_of
+from tests.unit.trainer.builders.weight_consumers import IDS, Drop, Hoard, Store
+from tests.unit.trainer.ranks.test_sent_weights import GROUPS, assert_sent_as_exported
 
 
 @pytest.mark.parametrize("family", ["builtin", "qwen2", "qwen3_moe"])

@@ -19,7 +19,7 @@ from engine.models.weights.conversion import meta_network, published_tensors
 from engine.models.weights.model_weights import expected_tensors
 from engine.models.weights.writing import write_safetensors
 from tests.builders.process_memory import forget_peak, memory
-from tests.unit.trainer.rank_pair import rank_pair
+from tests.unit.trainer.builders.rank_pair import rank_pair
 
 
 def write_large(folder: Path) -> None:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from tests.unit.models.tiny_families import CONFIGS, write_tiny
-from tests.unit.trainer.rank_pair import RankPair, rank_pair
-from tests.unit.trainer.rl_model import make_model
-from tests.unit.trainer.test_ranks import (
+from tests.unit.trainer.builders.rank_pair import RankPair, rank_pair
+from tests.unit.trainer.builders.rl_model import make_model
+from tests.unit.trainer.ranks.test_ranks import (
     CASES,
     CONTEXT,
     DATA,

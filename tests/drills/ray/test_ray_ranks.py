@@ -21,7 +21,7 @@ from workers.launchers.base import PROJECT
 
 pytestmark = pytest.mark.timeout(600)
 ITERATIONS = 8
-SCRIPT = "tests.unit.trainer.rl_training_script"
+SCRIPT = "tests.unit.trainer.builders.rl_training_script"
 THREADS = 2
 """The CPUs of a node, so that each rank takes a whole node."""
 

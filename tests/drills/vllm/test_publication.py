@@ -21,8 +21,8 @@ from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.factory import TrainingSetup
 from tests.drills.vllm.servers import PARITY, QUICKSTART, command, request, started
 from tests.unit.models.small import gap, prompt
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.trainer_builders import make_run
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.trainer_builders import make_run
 
 GROUPS = make_groups(make_model(vocab=2048), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
 

@@ -11,7 +11,7 @@ import pytest
 from engine.algorithms.advantages import Member, group_members, is_informative, step_members
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
-from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory, random_tokens
 
 Outcome = tuple[float | None, TerminationReason]
 SUBMITTED, TIMEOUT = TerminationReason.SUBMITTED, TerminationReason.ROLLOUT_TIMEOUT

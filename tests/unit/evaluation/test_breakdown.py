@@ -11,7 +11,7 @@ from engine.evaluation.attempts import Attempt, attempt_of
 from engine.evaluation.breakdown import budget_curve, parts, spending, submissions
 from engine.types import Step, TerminationReason
 from tests.unit.evaluation.test_repeats import attempts
-from tests.unit.trainer.rl_builders import make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_trajectory
 
 
 def test_parts_weight_tasks_equally_and_are_sorted_by_size() -> None:

@@ -20,7 +20,7 @@ from engine.rollout.summary import RolloutSummary
 from engine.tokens import TokenRecord
 from engine.types import Group, TerminationReason
 from tests.unit.orchestrator.memory_sink import MemorySink, context
-from tests.unit.trainer.rl_builders import make_group, make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
 
 QUIET = {
     "infra/rate": 0.0, "update/nonfinite": 0.0, "entropy/mean": 0.6, "tokens/response_mean": 100.0,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from engine.evaluation.metrics import pass_at_k, solve_interval, summarise
 from engine.types import Grade, TerminationReason, Trajectory, Verdict
-from tests.unit.trainer.rl_builders import make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_trajectory
 
 
 def attempts(table: dict[str, list[float | None]]) -> list[Trajectory]:

@@ -25,7 +25,7 @@ from engine.orchestrator.training.resampling import discarded_members
 from engine.rollout.scheduler import RolloutRequest
 from engine.types import Group, TaskAnswer, TaskRow, Trajectory
 from tests.unit.orchestrator.memory_sink import MemorySink
-from tests.unit.trainer.rl_builders import make_group, make_task, make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_group, make_task, make_trajectory
 
 DAPO = AlgorithmConfig(preset="dapo")
 

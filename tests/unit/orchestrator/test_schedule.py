@@ -20,7 +20,7 @@ from engine.orchestrator.training.schedule import OpenGroup, choose_batch
 from engine.orchestrator.training.task_weights import Outcome
 from engine.types import Group
 from tests.builders.rollout_builders import make_row
-from tests.unit.trainer.rl_builders import make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_trajectory
 
 
 def test_a_due_straggler_delays_the_batch() -> None:

@@ -14,7 +14,7 @@ from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.task_weights import Outcome, TaskState, TaskWeights, draw_pass
 from engine.types import TaskRow, TerminationReason
 from tests.builders.rollout_builders import make_row
-from tests.unit.trainer.rl_builders import make_group, make_trajectory
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
 
 CONFIG = CurriculumConfig(mode="solve_rate", rest_passes=3, groups=2, min_weight=0.25)
 SIBLINGS = 8

@@ -17,9 +17,9 @@ from engine.trainer.async_trainer import AsyncTrainer
 from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.trainer import Trainer
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
-from tests.unit.trainer.trainer_builders import make_run
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.builders.trainer_builders import make_run
 
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]]
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), REWARDS)

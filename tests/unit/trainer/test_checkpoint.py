@@ -27,9 +27,9 @@ from engine.trainer.checkpoints.checkpoint import (
     write_snapshot,
 )
 from engine.trainer.checkpoints.writer import CheckpointWriter
-from tests.unit.trainer.checkpoint_builders import snapshot_of, stored_state
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
+from tests.unit.trainer.builders.checkpoint_builders import snapshot_of, stored_state
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer, run
 
 torch.set_num_threads(1)
 MODEL = make_model(vocab=TOKENIZER_SIZE)

@@ -10,9 +10,9 @@ import torch
 
 from engine.trainer.__main__ import main
 from engine.trainer.checkpoints.checkpoint import write_snapshot
-from tests.unit.trainer.checkpoint_builders import snapshot_of
-from tests.unit.trainer.rl_model import make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer
+from tests.unit.trainer.builders.checkpoint_builders import snapshot_of
+from tests.unit.trainer.builders.rl_model import make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer, make_trainer
 
 torch.set_num_threads(1)
 MODEL = make_model(vocab=TOKENIZER_SIZE)

@@ -22,9 +22,9 @@ from engine.trainer.checkpoints.checkpoint import load_latest, write_snapshot
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.trainer import Trainer
 from tests.unit.models.tiny_families import write_tiny
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
-from tests.unit.trainer.trainer_builders import REWARDS, make_run, make_trainer
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.builders.trainer_builders import REWARDS, make_run, make_trainer
 
 torch.set_num_threads(1)
 TEMPLATE = "{% for message in messages %}<|im_start|>{{ message['content'] }}<|im_end|>{% endfor %}"

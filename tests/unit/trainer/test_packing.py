@@ -21,8 +21,8 @@ from engine.tokens import TokenRecord
 from engine.trainer.packing import Ids, Layout, lay_out, pack, packed_length
 from engine.trainer.trainer import Trainer
 from engine.types import Group
-from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
-from tests.unit.trainer.rl_model import VOCAB, make_model, recorded
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory, random_tokens
+from tests.unit.trainer.builders.rl_model import VOCAB, make_model, recorded
 from tests.unit.trainer.test_trainer import gradient_of
 
 HEADS, KV_HEADS, SIZE = 4, 2, 16

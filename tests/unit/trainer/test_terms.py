@@ -14,8 +14,8 @@ from engine.models.builtin.transformer import Transformer
 from engine.trainer.learner import UpdateResult
 from engine.trainer.schedule import learning_rate
 from engine.types import Group
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.trainer_builders import REWARDS, make_trainer
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.trainer_builders import REWARDS, make_trainer
 
 torch.set_num_threads(1)
 

@@ -25,8 +25,8 @@ from engine.trainer.metrics import UpdateMeter
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
 from tests.unit.algorithms.objective_reference import Row, Token, reference_loss
-from tests.unit.trainer.rl_builders import make_group, make_trajectory
-from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
 
 torch.set_num_threads(1)
 CONTEXT = 64

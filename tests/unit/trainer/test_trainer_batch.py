@@ -14,7 +14,7 @@ from engine.config.learning.algorithm import AlgorithmConfig
 from engine.tokens import TokenRecord
 from engine.trainer.batch import Sample, make_microbatch, make_samples, share_rows
 from engine.types import Group, TerminationReason
-from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory, random_tokens
 
 CPU = torch.device("cpu")
 RECORD = TokenRecord(

@@ -15,9 +15,9 @@ from engine.models.chat.chatml import ChatML
 from engine.tokens import TokenRecord
 from engine.trainer.trainer import Trainer
 from engine.types import Group, RolloutKey, TaskAnswer, TaskRow
-from tests.unit.trainer.rl_builders import make_group, make_task, make_trajectory
-from tests.unit.trainer.rl_model import VOCAB, make_model
-from tests.unit.trainer.rl_training_script import make_tokenizer
+from tests.unit.trainer.builders.rl_builders import make_group, make_task, make_trajectory
+from tests.unit.trainer.builders.rl_model import VOCAB, make_model
+from tests.unit.trainer.builders.rl_training_script import make_tokenizer
 
 torch.set_num_threads(1)
 TEMPERATURE = 0.7

@@ -22,10 +22,10 @@ from engine.trainer.trainer import Trainer
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.small import recomputed
 from tests.unit.models.tiny_families import write_tiny
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
-from tests.unit.trainer.trainer_builders import make_run
-from tests.unit.trainer.weight_consumers import IDS, Broken, Drop, Store
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.builders.trainer_builders import make_run
+from tests.unit.trainer.builders.weight_consumers import IDS, Broken, Drop, Store
 
 GROUPS = make_groups(make_model(vocab=TOKENIZER_SIZE), [[1.0, 0.0, 0.0, 1.0], [0.0, 1.0, 0.25, 1.0]])
 

@@ -13,7 +13,7 @@ from engine.models.builtin.architectures import TransformerConfig
 from engine.models.builtin.transformer import Transformer
 from engine.tokens import TokenRecord
 from engine.types import Group, TerminationReason
-from tests.unit.trainer.rl_builders import make_group, make_trajectory, random_tokens
+from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory, random_tokens
 
 VOCAB = 16
 CONFIG = TransformerConfig(

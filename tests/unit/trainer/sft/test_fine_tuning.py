@@ -22,7 +22,7 @@ from engine.trainer.schedule import learning_rate
 from engine.trainer.sft.recorded import ConversationRenderer
 from engine.trainer.trainer import Trainer
 from tests.builders.cut_runs import cut_off
-from tests.unit.trainer.sft_builders import COMPACT, perform, put, run_config, trajectory, with_ids
+from tests.unit.trainer.builders.sft_builders import COMPACT, perform, put, run_config, trajectory, with_ids
 
 START = "builtin:quickstart"
 

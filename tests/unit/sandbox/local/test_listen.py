@@ -15,7 +15,7 @@ import pytest
 from engine.sandbox.agent.wire import decode, frame
 from tests.ports import reserved_port
 
-AGENT = Path(__file__).parents[3] / "engine" / "sandbox"
+AGENT = Path(__file__).parents[4] / "engine" / "sandbox"
 TOKEN = b"\x01" * 32
 
 

@@ -11,12 +11,19 @@ from safetensors.torch import load_file
 from engine.errors import CheckpointError, PublicationError, RankLostError
 from engine.models.loader import open_model
 from engine.trainer.checkpoints.checkpoint import load_latest, restore_training, write_snapshot
-from tests.unit.trainer.checkpoint_builders import snapshot_of
-from tests.unit.trainer.group_builders import alone, distance, episodes, group, whole_model, write_policy
-from tests.unit.trainer.rl_model import make_model
-from tests.unit.trainer.rl_training_script import make_tokenizer
-from tests.unit.trainer.trainer_builders import processes_of
-from tests.unit.trainer.weight_consumers import IDS, Broken, Store
+from tests.unit.trainer.builders.checkpoint_builders import snapshot_of
+from tests.unit.trainer.builders.group_builders import (
+    alone,
+    distance,
+    episodes,
+    group,
+    whole_model,
+    write_policy,
+)
+from tests.unit.trainer.builders.rl_model import make_model
+from tests.unit.trainer.builders.rl_training_script import make_tokenizer
+from tests.unit.trainer.builders.trainer_builders import processes_of
+from tests.unit.trainer.builders.weight_consumers import IDS, Broken, Store
 
 torch.set_num_threads(1)
 

@@ -1,4 +1,4 @@
-"""A small training run: ``python -m tests.unit.trainer.rl_training_script RUN_DIR ITERATIONS [RANKS]``.
+"""Small training: ``python -m tests.unit.trainer.builders.rl_training_script RUN_DIR ITERATIONS [RANKS]``.
 
 ``RANKS THREADS LAUNCHER`` also sets the threads and the launcher of each rank. A fourth number is the
 iteration after which the run waits for a line on standard input.
@@ -31,8 +31,8 @@ from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.processes.rank import RankSettings
 from engine.trainer.processes.start import open_launcher
 from engine.trainer.trainer import Trainer
-from tests.unit.trainer.checkpoint_builders import snapshot_of
-from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.checkpoint_builders import snapshot_of
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
 
 TOKENIZER_SIZE = 256 + len(SPECIALS) + len(TAGS)
 CLOCKS = {

@@ -29,7 +29,7 @@ from engine.trainer.__main__ import main
 from engine.trainer.sft.examples import Examples, epoch_ends, heldout_instances, make_examples, plan_steps
 from engine.trainer.sft.recorded import ConversationRenderer, ConversationWriter, cut, fits, translated
 from engine.types import ToolCall
-from tests.unit.trainer.sft_builders import COMPACT, step, trajectory, with_ids
+from tests.unit.trainer.builders.sft_builders import COMPACT, step, trajectory, with_ids
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from engine.trainer.ranks import ALONE, Ranks, SharedRow, shared_row
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
 from tests.unit.models.tiny_families import tiny_config, write_tiny
-from tests.unit.trainer.rank_pair import RankPair, rank_pair, ranks_of
-from tests.unit.trainer.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rank_pair import RankPair, rank_pair, ranks_of
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
 
 CPU = torch.device("cpu")
 REWARDS = [[1.0, 0.0, 0.0, 1.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0, 0.0], [0.0, 1.0, 0.25]]

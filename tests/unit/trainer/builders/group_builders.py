@@ -19,8 +19,8 @@ from engine.trainer.processes.rank import RankSettings
 from engine.trainer.processes.start import open_launcher
 from engine.trainer.trainer import Trainer
 from engine.types import Group
-from tests.unit.trainer.rl_model import make_groups, make_model
-from tests.unit.trainer.rl_training_script import TOKENIZER_SIZE, make_tokenizer
+from tests.unit.trainer.builders.rl_model import make_groups, make_model
+from tests.unit.trainer.builders.rl_training_script import TOKENIZER_SIZE, make_tokenizer
 
 
 def trainer_config(**settings: Any) -> TrainerConfig:

@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from tests.builders.web_builders import make_run, make_user
-from tests.unit.webapp.test_run_comparison import BEGAN, trained
+from tests.unit.webapp.runs.test_run_comparison import BEGAN, trained
 from webapp.core.permissions import Role
 from webapp.models import Evaluation, Group, Run
 from webapp.runs.contexts.runs import MOST_POINTS, build_run_detail
