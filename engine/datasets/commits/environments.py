@@ -83,10 +83,10 @@ def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None) 
             reason = f"uv found no versions within {_RESOLVE_S:g} s: is the index reachable?"
             raise PreflightError(reason) from None
     if done.returncode != 0:
-        reason = " ".join(done.stderr.split())[-400:]
-        if "No solution found" in reason or "no solution found" in reason:
-            raise DatasetError(f"no versions fit: {reason}")
-        raise PreflightError(f"uv cannot resolve: {reason}")
+        reason = " ".join(done.stderr.split())
+        if "no solution found" in reason.lower():
+            raise DatasetError(f"no versions fit: {reason[-400:]}")
+        raise PreflightError(f"uv cannot resolve: {reason[-400:]}")
     return tuple(line for line in done.stdout.splitlines() if line and not line.startswith(("#", " ")))
 
 
