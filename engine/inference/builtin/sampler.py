@@ -103,6 +103,8 @@ class TransformerPolicy(TrainablePolicy):
         )
         self._slots: CacheSlots[_Sequence] = CacheSlots(self._cache, max_batch)
         self._waiting: deque[_Sequence] = deque()
+        self._joining: list[_Sequence] = []
+        """Requests taken from the queue; some may have no slot yet."""
         self._wake = threading.Condition()
         self._closing = False
         self._drop_caches = False
@@ -195,8 +197,9 @@ class TransformerPolicy(TrainablePolicy):
                 self._admit()
                 self._step()
             except Exception as error:  # a broken forward must reach every caller, not kill the thread
-                for sequence in self._slots.clear():
+                for sequence in {*self._slots.clear(), *self._joining}:
                     sequence.fail(ModelError(f"sampling failed: {described(error)}"))
+                self._joining = []
             self._busy_seconds += time.monotonic() - began
             with self._wake:
                 self._is_stepping = False
@@ -227,14 +230,14 @@ class TransformerPolicy(TrainablePolicy):
                 self._slots.forget()
                 self._drop_caches = False
             version = self.version
-            fresh: list[_Sequence] = []
-            while self._waiting and len(self._slots.active) + len(fresh) < self._max_batch:
+            while self._waiting and len(self._slots.active) + len(self._joining) < self._max_batch:
                 sequence = self._waiting.popleft()
                 if not sequence.future.cancelled():
-                    fresh.append(sequence)
-        if fresh:
-            for sequence in fresh:
+                    self._joining.append(sequence)
+        if self._joining:
+            for sequence in self._joining:
                 self._slots.activate(sequence, sequence.request.prompt_ids)
+            fresh, self._joining = self._joining, []
             self._advance(fresh, self._slots.feed_prompts(fresh), version)
 
     def _step(self) -> None:

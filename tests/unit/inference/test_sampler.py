@@ -14,6 +14,7 @@ from engine.inference.base import Generation, SamplingParams
 from engine.inference.builtin.sampler import TransformerPolicy
 from engine.inference.builtin.sampling import sample
 from engine.models.builtin.architectures import ARCHITECTURES
+from engine.models.builtin.tiled_cache import TiledCache
 from engine.models.builtin.transformer import Transformer
 from engine.models.caches.base import Piece
 from engine.models.chat.chatml import ChatML
@@ -196,6 +197,23 @@ async def test_impossible_requests_and_a_closed_policy_raise_model_errors() -> N
     await policy.close()
     with pytest.raises(ModelError, match="closed"):
         await policy.generate(request(prompt(4)))
+
+
+async def test_an_error_of_the_cache_reaches_requests_without_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = TransformerPolicy(model(), ChatML(tokenizer()), max_batch=4)
+    await policy.generate(request(prompt(40), max_tokens=4))
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TiledCache, "copy", fail)
+        siblings = [policy.generate(request([*prompt(40), *prompt(5, seed)])) for seed in (1, 2, 3)]
+        async with asyncio.timeout(30):
+            failures = await asyncio.gather(*siblings, return_exceptions=True)
+    assert [str(failure) for failure in failures] == ["sampling failed: RuntimeError: out of memory"] * 3
+    assert (await policy.generate(request(prompt(4)))).ids
+    await policy.close()
 
 
 def test_top_k_and_min_p_keep_the_most_likely_tokens_and_renormalise() -> None:
