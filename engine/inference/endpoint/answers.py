@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -165,15 +166,14 @@ def _alternatives(listed: object) -> dict[str, float]:
 def _logprob(entry: Mapping[str, Any]) -> float:
     """Return a log-probability. Raises GarbledAnswerError."""
     value = entry.get("logprob")
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise GarbledAnswerError(f"a token's log-probability is {value!r}, not a number")
-    return float(value)
+    with contextlib.suppress(OverflowError):  # of integers beyond the largest float
+        if isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+            return float(value)
+    raise GarbledAnswerError(f"a token's log-probability is {value!r}, not a number")
 
 
 def _calls(calls: object) -> tuple[NativeCall, ...]:
-    if not isinstance(calls, list):
-        return ()
-    return tuple(_call(call) for call in calls[:MAX_CALLS])
+    return tuple(_call(call) for call in read_list(calls, "tool_calls")[:MAX_CALLS])
 
 
 def _call(call: object) -> NativeCall:
@@ -186,6 +186,13 @@ def _call(call: object) -> NativeCall:
     except CallError as error:
         return NativeCall(name=name, arguments=read_text(arguments), error=str(error))
     return NativeCall(name=name, arguments=arguments)
+
+
+def read_list(value: object, name: str) -> list[Any]:
+    """Return the list in a field ``name``; empty where the field is unset. Raises GarbledAnswerError."""
+    if value and not isinstance(value, list):
+        raise GarbledAnswerError(f"the answer's {name} is a JSON {type(value).__name__}, not an array")
+    return value if isinstance(value, list) else []
 
 
 def read_text(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 from openai import AsyncOpenAI, AsyncStream
 
-from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, read_json
+from engine.inference.endpoint.answers import GarbledAnswerError, OversizedAnswerError, read_json, read_list
 from engine.inference.endpoint.keys import Endpoint
 from engine.inference.endpoint.streams import StreamedAnswer, events
 
@@ -90,11 +90,11 @@ class EndpointClient:
         async with asyncio.timeout(_CONNECT_S):
             response = await self._client.get("/models", cast_to=httpx2.Response)
         listed = read_json(response.content)
-        for entry in listed.get("data") or () if isinstance(listed, dict) else ():
+        for entry in read_list(listed.get("data"), "data") if isinstance(listed, dict) else ():
             if isinstance(entry, dict) and entry.get("id") == model:
                 for name in ("max_model_len", "context_length"):
-                    if isinstance(entry.get(name), int):
-                        return int(entry[name])
+                    if type(length := entry.get(name)) is int and length > 0:  # a bool is an int, too
+                        return length
         return None
 
     async def _strip(self, request: httpx2.Request) -> None:

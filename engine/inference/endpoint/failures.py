@@ -147,7 +147,7 @@ def asked_pause(headers: Mapping[str, str]) -> float | None:
         pass
     try:
         until = parsedate_to_datetime(headers.get("retry-after", ""))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     until = until if until.tzinfo else until.replace(tzinfo=UTC)
     return _capped((until - datetime.now(UTC)).total_seconds())

@@ -15,6 +15,7 @@ from engine.inference.endpoint.answers import (
     ReportedError,
     read_content,
     read_json,
+    read_list,
     read_text,
 )
 from engine.inference.endpoint.provider_state import CALL_FIELDS, MESSAGE_FIELDS, add_piece
@@ -83,7 +84,7 @@ class StreamedAnswer:
         self._model = self._model or read_text(chunk.get("model"))
         if isinstance(chunk.get("usage"), dict):
             self._usage = chunk["usage"]
-        for choice in chunk.get("choices") or ():
+        for choice in read_list(chunk.get("choices"), "choices"):
             if isinstance(choice, dict) and not choice.get("index"):
                 self._finish_reason = choice.get("finish_reason") or self._finish_reason
                 if isinstance(choice.get("delta"), dict):
@@ -100,7 +101,7 @@ class StreamedAnswer:
         if thinking:
             self._add_text(self._texts.setdefault("reasoning_content", []), thinking)
         self.size += add_piece(self._state, delta, MESSAGE_FIELDS)
-        for call in delta.get("tool_calls") or ():
+        for call in read_list(delta.get("tool_calls"), "tool_calls"):
             if isinstance(call, dict):
                 self._add_call(call)
 

@@ -209,6 +209,28 @@ def test_an_answer_without_a_message_is_garbled(body: Any) -> None:
         read_answer(body)
 
 
+@pytest.mark.parametrize("value", [5, True, "x", {"a": 1}])
+def test_a_field_of_another_type_than_a_list_is_garbled(value: Any) -> None:
+    with pytest.raises(GarbledAnswerError, match="choices is a JSON"):
+        StreamedAnswer().add({"choices": value})
+    with pytest.raises(GarbledAnswerError, match="tool_calls is a JSON"):
+        StreamedAnswer().add({"choices": [{"delta": {"tool_calls": value}}]})
+    with pytest.raises(GarbledAnswerError, match="tool_calls is a JSON"):
+        whole(Reply(message={"tool_calls": value}))
+
+
+@pytest.mark.parametrize(
+    "logprob",
+    [None, True, "x", [], float("nan"), 10**400],
+    ids=["none", "bool", "text", "list", "nan", "long"],
+)
+def test_a_log_probability_that_is_no_float_is_garbled(logprob: Any) -> None:
+    body = Reply(content="a").body("m")
+    body["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": logprob}]}
+    with pytest.raises(GarbledAnswerError, match="not a number"):
+        read_answer(body)
+
+
 @pytest.mark.parametrize(
     "body", [{"error": {"code": 502}}, {"choices": [{"error": {"code": 502}, "message": {"content": ""}}]}]
 )

@@ -26,6 +26,23 @@ async def test_check_reads_the_context_and_sends_the_run_parameters() -> None:
 
 
 @pytest.mark.parametrize(
+    ("models", "context"),
+    [
+        (5, None),
+        (True, None),
+        ([{"id": "m", "max_model_len": True}], None),
+        ([{"id": "m", "max_model_len": -1, "context_length": 4096}], 4096),
+    ],
+)
+async def test_a_check_ignores_invalid_lists_of_models(models: Any, context: int | None) -> None:
+    with openai_server([OK]) as server:
+        server.models = models
+        async with opened(server) as endpoint:
+            await endpoint.check(TOOLS)
+            assert endpoint.max_context == context
+
+
+@pytest.mark.parametrize(
     ("reply", "settings", "words"),
     [
         (Reply(status=400, error={"message": "seed unsupported"}), {}, "seed unsupported; what is sent"),

@@ -96,6 +96,7 @@ def test_unrelated_exceptions_are_raised_again() -> None:
         ({"retry-after-ms": "250", "retry-after": "9"}, 0.25),
         ({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.0),
         ({"retry-after": "Sat, 21 Oct 2215 07:28:00 GMT"}, MAX_PAUSE_S),
+        ({"retry-after": f"Sat, 21 Oct {'9' * 20} 07:28:00 GMT"}, None),
     ],
 )
 def test_retry_after_headers_are_parsed_and_capped(headers: dict[str, str], pause: float | None) -> None:
