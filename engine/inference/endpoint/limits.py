@@ -50,11 +50,12 @@ class RateLimits:
             if self._requests is not None:
                 await self._requests.acquire()
             if self._tokens is not None:
-                owed, self._owed = self._owed, 0.0
+                owed = self._owed
                 due = max(tokens + owed, 0.0)
                 while due > 0:
                     await self._tokens.acquire(min(due, self._tokens.max_rate))
                     due -= self._tokens.max_rate
+                self._owed -= owed  # not before: this request may be cancelled, others may settle
 
     def settle(self, estimated: int, used: int) -> None:
         """Charge or credit the difference between a request's tokens and its estimate."""

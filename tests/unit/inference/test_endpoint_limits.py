@@ -183,6 +183,18 @@ async def test_tokens_are_charged_by_reported_usage(clock: Callable[[], float]) 
     assert rates.counts_tokens
 
 
+async def test_a_cancelled_wait_leaves_its_charge_to_the_next_request(clock: Callable[[], float]) -> None:
+    rates = RateLimits(None, 1000)
+    await rates.wait(100)
+    rates.settle(100, 1900)
+    cancelled = asyncio.create_task(rates.wait(100))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    await asyncio.wait({cancelled})
+    await rates.wait(100)
+    assert clock() == pytest.approx(60, rel=0.01), "2,000 in all, of which the first 1,000 are a burst"
+
+
 @pytest.mark.usefixtures("short_period")
 async def test_a_large_request_does_not_starve() -> None:
     rates = RateLimits(None, 1000)
