@@ -57,7 +57,7 @@ _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def replace_folder(new: Path, target: Path) -> None:
-    """Move a folder to ``target`` and delete the previous one, if any.
+    """Move a folder to ``target`` and delete the previous one, if any, as far as possible.
 
     Both are exchanged in one step (``renameat2``), so that a kill at any moment leaves the old folder or the
     new one; on file systems without that call (some network ones) both are missing for a moment.
@@ -73,12 +73,12 @@ def replace_folder(new: Path, target: Path) -> None:
         if new.is_symlink():
             new.unlink()
         else:
-            shutil.rmtree(new)
+            shutil.rmtree(new, ignore_errors=True)
         return
     retired = Path(tempfile.mkdtemp(prefix=f".{target.name}-old-", dir=target.parent))
     target.rename(retired / "old")
     new.rename(target)
-    shutil.rmtree(retired)
+    shutil.rmtree(retired, ignore_errors=True)
 
 
 def _exchange(one: Path, other: Path) -> bool:

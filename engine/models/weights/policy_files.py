@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from engine.errors import CheckpointError
+from engine.files import replace_folder
 from engine.reading import read_json
 
 CARRIED = (
@@ -123,8 +124,7 @@ def draft_folder(folder: Path) -> Iterator[Path]:
     draft.mkdir()
     try:
         yield draft
-        shutil.rmtree(folder, ignore_errors=True)
-        draft.rename(folder)
+        replace_folder(draft, folder)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 

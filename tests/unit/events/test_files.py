@@ -81,7 +81,7 @@ def test_kill_during_a_replacement_leaves_the_new_folder_in_place(
 ) -> None:
     """The old folder is deleted last, so the new one is already in place at a kill."""
 
-    def kill(_path: Path) -> None:
+    def kill(_path: Path, **_options: object) -> None:
         raise KeyboardInterrupt
 
     target, new = folder(tmp_path / "set", "old"), folder(tmp_path / ".new", "new")

@@ -81,6 +81,22 @@ def test_export_refuses_to_replace_anything_but_a_policy_folder(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_an_export_can_be_read_while_it_is_replaced(
+    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, remove, complete = tmp_path / "out", shutil.rmtree, list[bool]()
+    assert main(["export", str(run_dir), str(out)]) == 0
+
+    def remove_and_read(path: Path, *, ignore_errors: bool = False) -> None:
+        remove(path, ignore_errors=ignore_errors)
+        complete.append((out / "config.json").exists())
+
+    monkeypatch.setattr(shutil, "rmtree", remove_and_read)
+    assert main(["export", str(run_dir), str(out), "--dtype", "bfloat16"]) == 0
+    assert all(complete)
+    assert complete
+
+
 def test_export_replaces_an_empty_folder_and_an_earlier_export(run_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
