@@ -34,6 +34,7 @@ import structlog
 import torch
 
 from engine.errors import CheckpointError
+from engine.files import replace_folder
 from engine.models.weights.checkpoint_folder import SHARDS
 from engine.trainer.learner import Learner
 from engine.trainer.shards import Fingerprint, fingerprint
@@ -136,11 +137,8 @@ def write_snapshot(snapshot: Snapshot) -> Checkpoint:
     _write_json(draft / MANIFEST, {**manifest, "checksum": checksum})
     for path in (*draft.rglob("*"), draft):
         _flush(path)
-    if folder.exists():
-        folder.rename(root / f".replaced-{snapshot.iteration:05d}")
-    draft.rename(folder)
+    replace_folder(draft, folder)
     _flush(root)
-    _remove_leftovers(root)
     return Checkpoint(
         iteration=snapshot.iteration,
         path=folder,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import random
@@ -164,6 +165,25 @@ def test_saving_removes_incomplete_folders_and_replaces_the_same_iteration(tmp_p
     latest = load_latest(tmp_path)
     assert latest is not None
     assert latest.cursor == {"attempt": 2}
+
+
+def test_a_kill_while_a_checkpoint_is_replaced_leaves_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rename = Path.rename
+
+    def killed(path: Path, target: Path) -> None:
+        rename(path, target)
+        raise KeyboardInterrupt
+
+    save(tmp_path, 1)
+    snapshot = snapshot_of(tmp_path, 1, make_trainer(MODEL), model=MODEL, tokenizer=TOKENIZER)
+    snapshot.shards.result()
+    with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+        patch.setattr(Path, "rename", killed)
+        write_snapshot(snapshot)
+    save(tmp_path, 2)
+    assert names(tmp_path) == ["00001", "00002"]
 
 
 def test_pruning_keeps_the_last_complete_checkpoints(tmp_path: Path) -> None:
