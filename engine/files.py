@@ -1,4 +1,7 @@
-"""Atomic writes of files and folders: readers see the old content or the new, never a part."""
+"""Files and numbered folders.
+
+Writes are atomic: readers see the old content or the new, never a part.
+"""
 
 from __future__ import annotations
 
@@ -92,3 +95,9 @@ def _exchange(one: Path, other: Path) -> bool:
     if code not in _UNSUPPORTED:
         raise OSError(code, os.strerror(code), str(one), None, str(other))
     return False
+
+
+def numbered_folders(parent: Path) -> list[Path]:
+    """Return the folders in ``parent`` that are named by a number, in numeric order."""
+    folders = [path for path in parent.glob("[0-9]*") if path.name.isdecimal() and path.is_dir()]
+    return sorted(folders, key=lambda path: int(path.name))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from engine.config.access.places import HUB_MODEL
 from engine.errors import CheckpointError
+from engine.files import numbered_folders
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
 from engine.models.hub import fetch_model
 
@@ -71,7 +72,7 @@ def find_model(ref: str, *, home: Path) -> Reference:
 
 def last_checkpoint(run_dir: Path) -> Path:
     """Return the folder of a run's last checkpoint. Raises CheckpointError."""
-    folders = sorted((run_dir / "checkpoints").glob("[0-9]*"))
+    folders = numbered_folders(run_dir / "checkpoints")
     if not folders:
         raise CheckpointError(f"run {run_dir.name} has no checkpoint yet")
     return folders[-1]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.errors import Problem
+from engine.files import numbered_folders
 from engine.models.published.shapes import SHAPES, max_context
 from engine.planning.shapes import tiny_settings
 from engine.reading import read_json
@@ -61,7 +62,7 @@ def _folder(ref: str, home: Path) -> Path:
     scheme, _, name = ref.partition(":")
     if scheme != "run":
         return Path(name if scheme == "fresh" else ref)
-    checkpoints = sorted((home / "runs" / Path(name).name / "checkpoints").glob("[0-9]*"))
+    checkpoints = numbered_folders(home / "runs" / Path(name).name / "checkpoints")
     if not checkpoints:
         raise FileNotFoundError(f"{ref} has no checkpoint")
     return checkpoints[-1]

@@ -34,7 +34,7 @@ import structlog
 import torch
 
 from engine.errors import CheckpointError
-from engine.files import replace_folder
+from engine.files import numbered_folders, replace_folder
 from engine.models.weights.checkpoint_folder import SHARDS
 from engine.trainer.learner import Learner
 from engine.trainer.shards import Fingerprint, fingerprint
@@ -153,7 +153,7 @@ def load_latest(run_dir: Path) -> Checkpoint | None:
     Raises:
         CheckpointError: all checkpoints are damaged; without an error, the run would start over silently.
     """
-    folders = _folders(run_dir)
+    folders = numbered_folders(run_dir / "checkpoints")
     for folder in reversed(folders):
         try:
             return read_checkpoint(folder)
@@ -231,13 +231,14 @@ def prune(
         keep_best: number of further checkpoints to keep, by highest score; of equal scores the later one.
         scores: iteration → score of its checkpoint, as far as it was evaluated.
     """
-    complete = [folder for folder in _folders(run_dir) if (folder / MANIFEST).exists()]
+    folders = {int(folder.name): folder for folder in numbered_folders(run_dir / "checkpoints")}
+    complete = [number for number, folder in folders.items() if (folder / MANIFEST).exists()]
     if len(complete) <= keep:
         return []
-    scored = [(scores[number], folder) for folder in complete if (number := int(folder.name)) in scores]
-    best = {folder for _, folder in sorted(scored)[len(scored) - min(keep_best, len(scored)) :]}
+    scored = sorted((scores[number], number) for number in complete if number in scores)
+    best = {number for _, number in scored[len(scored) - min(keep_best, len(scored)) :]}
     oldest_kept = complete[-keep]
-    removed = [folder for folder in _folders(run_dir) if folder < oldest_kept and folder not in best]
+    removed = [folder for number, folder in folders.items() if number < oldest_kept and number not in best]
     for folder in removed:
         # Renamed first: a half-deleted folder must not look like a checkpoint.
         hidden = folder.rename(folder.with_name(f".pruned-{folder.name}"))
@@ -248,11 +249,6 @@ def prune(
 def _files(folder: Path) -> list[str]:
     """Return the relative names of all files, including those in subfolders."""
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-
-
-def _folders(run_dir: Path) -> list[Path]:
-    folders = (run_dir / "checkpoints").glob("[0-9]*")
-    return sorted(path for path in folders if path.name.isdecimal() and path.is_dir())
 
 
 def _remove_leftovers(root: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.files import atomic_write, replace_folder
+from engine.files import atomic_write, numbered_folders, replace_folder
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -96,3 +96,11 @@ def test_a_folder_that_cannot_be_replaced_stays(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No such file"):
         replace_folder(tmp_path / "absent", target)
     assert (target / "a").read_text() == "old"
+
+
+def test_numbered_folders_are_ordered_by_number(tmp_path: Path) -> None:
+    for name in ("100000", "99999", "00007", "7-old", ".00008"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "100001").write_text("a file")
+    assert [path.name for path in numbered_folders(tmp_path)] == ["00007", "99999", "100000"]
+    assert numbered_folders(tmp_path / "absent") == []

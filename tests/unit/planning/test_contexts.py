@@ -49,7 +49,7 @@ def test_context_of_a_run_is_that_of_its_last_checkpoint(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text('{"max_position_embeddings": 7}')
-    for number, length in ((1, 512), (2, 1024)):
+    for number, length in ((99_999, 512), (100_000, 1024)):
         folder = tmp_path / f"runs/7/checkpoints/{number:05}"
         folder.mkdir(parents=True)
         (folder / "config.json").write_text(json.dumps({"max_position_embeddings": length}))

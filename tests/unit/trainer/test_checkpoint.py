@@ -196,6 +196,17 @@ def test_pruning_keeps_the_last_complete_checkpoints(tmp_path: Path) -> None:
     assert prune(tmp_path / "nothing", keep=1) == []
 
 
+def test_checkpoints_are_ordered_by_number(tmp_path: Path) -> None:
+    for iteration in (99_998, 99_999, 100_000):
+        save(tmp_path, iteration)
+    latest = load_latest(tmp_path)
+    assert latest is not None
+    assert latest.iteration == 100_000
+    scores = {99_998: 0.5, 99_999: 0.5}
+    assert [path.name for path in prune(tmp_path, keep=1, keep_best=1, scores=scores)] == ["99998"]
+    assert [path.name for path in prune(tmp_path, keep=1)] == ["99999"]
+
+
 def test_restoring_the_state_of_another_model_is_refused(tmp_path: Path) -> None:
     other = make_model()
     trainer = make_trainer(other)
