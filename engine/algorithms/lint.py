@@ -175,12 +175,13 @@ def _kl(config: AlgorithmConfig) -> Iterable[Warned]:
 def _corrections(run: TrainRun) -> Iterable[Warned]:
     config = run.algorithm
     if config.importance_correction == "none":
-        if config.importance_low != 0.0 or config.importance_high != 2.0:
-            yield "importance_high", "the band has no effect without algorithm.importance_correction"
+        for bound in ("importance_low", "importance_high"):
+            if getattr(config, bound) != AlgorithmConfig.model_fields[bound].default:
+                yield bound, "has no effect without algorithm.importance_correction"
         return
     if config.importance_high < 1 or config.importance_low > 1:
         yield (
-            "importance_high",
+            "importance_high" if config.importance_high < 1 else "importance_low",
             f"the band {config.importance_low:g} … {config.importance_high:g} excludes 1, the weight of "
             "a token on which sampler and trainer agree",
         )
