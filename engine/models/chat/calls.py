@@ -102,21 +102,22 @@ def _read_llama(content: str) -> Found:
 
 def _read_mistral(content: str) -> Found:
     start = content.find("[TOOL_CALLS]")
-    if start < 0:
+    written = content[start + len("[TOOL_CALLS]") :]
+    if start >= 0 and written.lstrip().startswith("["):
+        yield from _object_list(start, written)
         return
-    cursor = start + len("[TOOL_CALLS]")
-    if content[cursor:].lstrip().startswith("["):
-        yield from _object_list(start, content[cursor:])
-        return
-    while name := _MISTRAL_NAME.match(content, cursor):
+    while start >= 0:
+        name = _MISTRAL_NAME.match(content, start + len("[TOOL_CALLS]"))
+        if name is None:
+            yield _broken(start, "", "the tool call is broken: expected a name and an object of arguments")
+            return
         try:
             arguments, cursor = _DECODER.raw_decode(content, name.end())
         except (ValueError, RecursionError) as error:
             yield _broken(start, name[1], f"the arguments of '{name[1]}' are not valid JSON: {error}")
             return
         yield start, NativeCall(name=name[1], arguments=arguments)
-        start = max(content.find("[TOOL_CALLS]", cursor), 0)
-        cursor = start + len("[TOOL_CALLS]") if start else len(content)
+        start = content.find("[TOOL_CALLS]", cursor)
 
 
 def _object_list(start: int, text: str) -> Found:

@@ -17,6 +17,7 @@ from engine.errors import CheckpointError, ModelError
 from engine.inference.base import Generation
 from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.base import Chat, Message
+from engine.models.chat.calls import read_calls
 from engine.models.chat.chatml import ChatML
 from engine.models.chat.rendered import RenderedChat
 from engine.tools.parser import NativeCall
@@ -220,6 +221,17 @@ def test_absent_repeated_and_truncated_calls_are_parsed(family: str) -> None:
     cut = chat.parse(ids[: len(ids) - (3 if family == "gpt_oss" else 6)], prompt, TOOLS)
     assert len(cut.calls) <= 1
     assert all(call.error or isinstance(call.arguments, str) for call in cut.calls)
+
+
+@pytest.mark.parametrize(
+    "written", ["", "execute_bash", "execute_bash[ARGS]", 'execute bash{"cmd": "ls"}', "execute_bash(ls)"]
+)
+def test_calls_of_mistral_without_a_name_or_arguments_are_broken(written: str) -> None:
+    text, (call,) = read_calls(f"look[TOOL_CALLS]{written}", "mistral")
+    assert (text, call.name) == ("look", "")
+    assert "expected a name and an object of arguments" in call.error
+    _, calls = read_calls(f'[TOOL_CALLS]execute_bash{{"cmd": "ls"}}[TOOL_CALLS]{written}', "mistral")
+    assert [bool(call.error) for call in calls] == [False, True]
 
 
 def test_tools_for_a_family_without_function_calls_are_refused() -> None:
