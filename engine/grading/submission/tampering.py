@@ -117,5 +117,5 @@ def _signs(command: str, hidden_paths: Sequence[str]) -> list[tuple[FindingKind,
 
 def _line_of(command: str, at: int) -> str:
     """Return the line of a command at index ``at``."""
-    start = command.rfind("\n", 0, at + 1) + 1 if "\n" in command[:at] else 0
+    start = command.rfind("\n", 0, at + 1) + 1  # a pattern may match the newline before its line
     return command[start:].split("\n", 1)[0].strip() or command[at:].strip().split("\n", 1)[0]

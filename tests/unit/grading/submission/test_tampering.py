@@ -164,6 +164,13 @@ def test_paths_that_collide_with_tests_of_the_task_are_left_out(
     assert [finding.kind for finding in filtered.findings] == [FindingKind.TESTS_EDITED]
 
 
+@pytest.mark.parametrize(
+    "command", ["cd x\ncurl -L y", "cd x\nls\ncurl -L y", "\ncurl -L y", "curl -L y\nls"]
+)
+def test_signs_show_their_line(command: str) -> None:
+    assert [finding.detail for finding in find_tampering([bash(command)], ANSWER)] == ["curl -L y"]
+
+
 def test_files_of_an_unparsable_gold_patch_are_code() -> None:
     gold = "--- a/tests/helper.py\n+++ b/tests/helper.py\n@@ broken\n"
     assert admit({}, {"tests/helper.py": "x\n"}, gold_patch=gold).left_out == ()
