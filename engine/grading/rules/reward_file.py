@@ -70,10 +70,12 @@ def reward_files(answer: TaskAnswer) -> list[str]:
 
 
 def reward_of(rewards: Mapping[str, float]) -> float:
-    """Return the reward of a file with at least one number; infinite if their mean overflows."""
+    """Return the reward of a file with at least one number; infinite if it is a mean that is not finite."""
+    if "reward" in rewards:
+        return rewards["reward"]
     try:
-        return rewards.get("reward", fmean(rewards.values()))
-    except OverflowError:
+        return fmean(rewards.values())
+    except (OverflowError, ValueError):  # numbers too large, and infinities of both signs
         return math.inf
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -193,7 +194,8 @@ def test_malformed_reward_files_are_refused(name: str, text: str) -> None:
     [
         ({"reward": 1.0}, True, 1.0), ({"reward": 0.4}, False, 0.4), ({"a": 1.0, "b": 0.0}, False, 0.5),
         ({"reward": 1e9}, True, 1.0), ({"reward": -3.0}, False, 0.0), ({"reward": float("nan")}, False, None),
-        ({}, False, None),
+        ({}, False, None), ({"reward": 1.0, "a": 1e308, "b": 1e308}, True, 1.0),
+        ({"a": 1e308, "b": 1e308}, False, None), ({"a": math.inf, "b": -math.inf}, False, None),
     ],
 )  # fmt: skip
 def test_rewards_saturate_at_0_and_1(rewards: dict[str, float], passed: bool, reward: float | None) -> None:
