@@ -138,7 +138,12 @@ def _work(home: Path, inputs: ScoringInputs) -> tuple[list[_FileWork], list[str]
         written, reasons = read_tests(inputs.tests)
         rejected += [f"{inputs.tests.name}, {reason}" for reason in reasons]
         for item in written:
-            if (row := rows.get(item.task)) is not None:
+            if (row := rows.get(item.task)) is None:
+                rejected.append(
+                    f"{inputs.tests.name}, test of trajectory {item.test.author}: task {item.task} is not in "
+                    f"dataset '{inputs.dataset}'"
+                )
+            else:
                 tests.setdefault(row.task.id, []).append(item.test)
     work = [
         _FileWork(

@@ -80,13 +80,17 @@ def test_rollouts_are_scored_into_a_table_for_selection(
     tests = [{"instance_id": "toy__numbers-8", "trajectory_id": 1, "content": text} for text in (TEST, TOXIC)]
     tests.append({"instance_id": "toy__numbers-8", "id": 3, "patch": new_file("test_issue.py", PASSING)})
     tests.append({"instance_id": "toy__numbers-8", "id": 4, "content": TEST})
+    tests.append({"instance_id": "unknown", "id": 5, "content": TEST})
     write_lines(tmp_path / "rollouts.jsonl", lines)
     arguments = command(home, tmp_path, "--tests", str(write_lines(tmp_path / "tests.jsonl", tests)))
     assert main(arguments) == 0
     counts = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (counts["tasks"], counts["rollouts"], counts["without_score"], counts["rejected"]) == (1, 3, 0, 4)
+    assert (counts["tasks"], counts["rollouts"], counts["without_score"], counts["rejected"]) == (1, 3, 0, 5)
     assert (counts["tests"], counts["toxic"]) == ({"kept": 2, "passes": 1}, 1)
     assert "line 6" in counts["first_rejects"][0]
+    assert counts["first_rejects"][-1] == (
+        "tests.jsonl, test of trajectory 5: task unknown is not in dataset 'toy'"
+    )
 
     scored = {line["trajectory_id"]: line for line in read_lines(tmp_path / "out/rollouts.jsonl")}
     passes = {name: (line["regression_passes"], line["reproduction_passes"]) for name, line in scored.items()}
