@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -165,7 +165,7 @@ class RunExecutor:
         return await self._judged(row, evidence, applied)
 
     async def execute_in(
-        self, box: Sandbox, row: TaskRow, *, changed: Iterable[str], timeout_s: float
+        self, box: Sandbox, row: TaskRow, *, changed: Collection[str], timeout_s: float
     ) -> RunResult:
         """Run the row's tests in a sandbox in its agent's final state.
 

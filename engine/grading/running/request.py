@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from engine.types import TaskAnswer
@@ -14,7 +14,7 @@ class RunRequest:
 
     answer: TaskAnswer
     timeout_s: float
-    changed: Iterable[str]
+    changed: Collection[str]
     """Paths, relative to the workdir, that the graded patch changed."""
     overlay: Mapping[str, bytes]
     """Path, relative to the workdir or absolute, → content of test files to write before the tests
