@@ -73,14 +73,14 @@ def check_submission(
     untraced = [instance for instance in predictions if file_name(instance) not in traces]
     if untraced:
         findings.append(
-            f"{len(untraced)} instances have no reasoning trace in trajs/, such as {min(untraced)}"
+            f"instances without a reasoning trace in trajs/: {len(untraced)}, such as {min(untraced)}"
         )
     unreported = [
         key for key, patch in predictions.items() if patch.strip() and _report_path(key) not in paths
     ]
     if unreported:
         findings.append(
-            f"{len(unreported)} patches have no report.json and count as unresolved, such as "
+            f"patches without a report.json, which count as unresolved: {len(unreported)}, such as "
             f"{min(unreported)}'s"
         )
     return findings
@@ -159,11 +159,11 @@ def _coverage(predictions: Mapping[str, str], instances: Iterable[str] | None) -
         return
     known = set(instances)
     for names, problem in (
-        (known - predictions.keys(), "instances of the split have no prediction"),
-        (predictions.keys() - known, "predictions are of no instance of the split"),
+        (known - predictions.keys(), "instances of the split without a prediction"),
+        (predictions.keys() - known, "predictions of no instance of the split"),
     ):
         if names:
-            yield f"{len(names)} {problem}, such as {min(names)}"
+            yield f"{problem}: {len(names)}, such as {min(names)}"
 
 
 def _instance_findings(

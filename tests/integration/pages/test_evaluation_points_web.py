@@ -102,7 +102,7 @@ def test_stopped_evaluation_is_marked_incomplete_in_report_and_comparison() -> N
     assert f"The evaluation of run {run.pk}, heldout evaluation at 0 has not ended" in text
     assert compare_evaluations(keys["first"], keys["second"]).comparison.num_shared == 1
     result = command_result("evaluation", "compare", *keys.values())
-    assert result.errors == f"{keys['first']} has not ended: 2 tasks are left out\n"
+    assert result.errors == f"{keys['first']} has not ended; tasks left out: 2\n"
     answer = signed_in(Role.VIEWER).get("/api/v1/evaluations/compare", keys).json()
     assert answer == json.loads(result.output)
     endings = {"submitted": 1, "limits": {"max_steps": 1}, "excluded": 0}

@@ -93,13 +93,13 @@ def test_lost_tasks_are_submitted_and_an_open_evaluation_is_a_finding() -> None:
     post(claim, stream)
     reader, address = client(Role.OPERATOR), f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/submission"
     findings = reader.get(f"{address}/findings").json()["findings"]
-    assert "the evaluation has not ended, 1 tasks are left out" in findings
+    assert "the evaluation has not ended; tasks left out: 1" in findings
     end_evaluation(stream)
     post(claim, stream)
     findings = reader.get(f"{address}/findings").json()["findings"]
     assert not any("not ended" in finding for finding in findings)
-    assert "3 instances have no reasoning trace in trajs/, such as boltons__iterutils-0" in findings
-    assert not any("no prediction" in finding for finding in findings)
+    assert "instances without a reasoning trace in trajs/: 3, such as boltons__iterutils-0" in findings
+    assert not any("without a prediction" in finding for finding in findings)
     _, files = downloaded(Role.OPERATOR, address, {})
     assert b"Resolved 1 of 4 instances (25.00%)" in files["README.md"]
     assert json.loads(files["results/resolved_by_repo.json"]) == {

@@ -103,9 +103,12 @@ def changed(path: str, old: bytes, new: bytes) -> Callable[[Files], Files]:
     [
         (without("README.md"), "README.md is missing or empty"),
         (without("all_preds.jsonl"), "there is no prediction"),
-        (without("trajs/flask-3.json"), "1 instances have no reasoning trace in trajs/, such as flask-3"),
+        (without("trajs/flask-3.json"), "instances without a reasoning trace in trajs/: 1, such as flask-3"),
         (without("logs/django__django-1/patch.diff"), "django__django-1 has no patch.diff in logs/"),
-        (without("logs/django__django-1/report.json"), "1 patches have no report.json"),
+        (
+            without("logs/django__django-1/report.json"),
+            "patches without a report.json, which count as unresolved: 1",
+        ),
         (changed("logs/django__django-1/report.json", b"resolved", b"solved"), "does not say whether"),
         (
             changed("all_preds.jsonl", b"flask-3", b"django__django-1"),
@@ -133,8 +136,8 @@ def test_predictions_are_compared_with_the_instances_of_the_split() -> None:
     findings = check_submission("toy", folder().items(), ["django__django-1", "django__django-2", "sympy-9"])
     assert findings == [
         "the folder is called 'toy'; call it YYYYMMDD_NAME",
-        "1 instances of the split have no prediction, such as sympy-9",
-        "1 predictions are of no instance of the split, such as flask-3",
+        "instances of the split without a prediction: 1, such as sympy-9",
+        "predictions of no instance of the split: 1, such as flask-3",
     ]
 
 
@@ -154,7 +157,7 @@ def test_lost_instances_count_as_unresolved() -> None:
         "model_patch": "",
     }
     assert check_submission(FOLDER, files.items(), split) == [
-        "1 instances have no reasoning trace in trajs/, such as django__django-9"
+        "instances without a reasoning trace in trajs/: 1, such as django__django-9"
     ]
 
 

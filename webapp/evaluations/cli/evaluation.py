@@ -71,7 +71,7 @@ def report(
     )  # fmt: skip
     numbers = evaluation_report(point, question)
     if not numbers.ended:
-        warn(f"the evaluation has not ended: {numbers.num_open_tasks} tasks are left out")
+        warn(f"the evaluation has not ended; tasks left out: {numbers.num_open_tasks}")
     if numbers.curves_error:
         warn(f"curves: {numbers.curves_error}")
     print_json({**point_record(point), **asdict(numbers)}, indent=2)
@@ -82,7 +82,7 @@ def compare(first: Side, second: Side, as_json: OnlyJson = True) -> None:
     """Print difference, interval, McNemar's p, gained and lost tasks of two evaluations, as JSON."""
     comparison = compare_evaluations(first, second)
     for side in comparison.open_sides:
-        warn(f"{side.point.key} has not ended: {side.stored.num_open_tasks} tasks are left out")
+        warn(f"{side.point.key} has not ended; tasks left out: {side.stored.num_open_tasks}")
     print_json(comparison.as_dict(), indent=2)
 
 

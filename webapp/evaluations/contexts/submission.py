@@ -62,7 +62,7 @@ class Submission:
     def check(self, files: Iterable[tuple[str, bytes]]) -> list[str]:
         """Return the problems of the submission's files; each file is read once."""
         ended, left_out = open_tasks(self.point)
-        unfinished = [] if ended else [f"the evaluation has not ended, {len(left_out)} tasks are left out"]
+        unfinished = [] if ended else [f"the evaluation has not ended; tasks left out: {len(left_out)}"]
         return unfinished + check_submission(self.folder, files, self._split() or None)
 
     def _split(self) -> dict[str, str]:
