@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Trajectory, Verdict, is_cut_short
+from engine.types import INFRASTRUCTURE_REASONS, TerminationReason, Verdict, is_cut_short
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,24 +35,6 @@ class Attempt:
     def is_cut_short(self) -> bool:
         """Return whether a time limit ended the attempt unsolved."""
         return is_cut_short(self.termination, solved=self.solved)
-
-
-def attempt_of(trajectory: Trajectory) -> Attempt:
-    """Convert a trajectory to an attempt."""
-    verdict = trajectory.grade.verdict if trajectory.grade is not None else None
-    return Attempt(
-        task_id=trajectory.key.task_id,
-        index=trajectory.key.index,
-        solved=is_solved(trajectory.termination, trajectory.reward, verdict),
-        termination=trajectory.termination,
-        steps=len(trajectory.steps),
-        generated_tokens=sum(step.generated_tokens for step in trajectory.steps),
-        context_tokens=max(
-            (step.prompt_tokens + step.generated_tokens for step in trajectory.steps), default=0
-        ),
-        seconds=trajectory.timings.total,
-        cost=trajectory.cost,
-    )
 
 
 def is_solved(termination: TerminationReason, reward: float | None, verdict: Verdict | None) -> bool | None:

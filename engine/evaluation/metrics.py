@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-
-from engine.evaluation.attempts import attempt_of
-from engine.types import Trajectory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +80,6 @@ class EvaluationTally:
         task.solved += solved is True
         task.cut_short += cut_short
 
-    def add_trajectory(self, trajectory: Trajectory) -> None:
-        """Count a trajectory."""
-        self.add(trajectory.key.task_id, solved=attempt_of(trajectory).solved)
-
     @property
     def graded(self) -> list[TaskTally]:
         """Return the tasks with graded attempts."""
@@ -108,14 +101,6 @@ class EvaluationTally:
             num_infrastructure=sum(task.lost for task in self.tasks.values()),
             pass_at_k=_pass_at_powers(tasks),
         )
-
-
-def summarise(trajectories: Iterable[Trajectory]) -> EvaluationSummary:
-    """Summarise the trajectories of an evaluation."""
-    tally = EvaluationTally()
-    for trajectory in trajectories:
-        tally.add_trajectory(trajectory)
-    return tally.summary()
 
 
 def _pass_at_powers(tasks: Collection[TaskTally]) -> tuple[PassAtK, ...]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from operator import attrgetter
 
 import pytest
 
-from engine.evaluation.attempts import Attempt, attempt_of
+from engine.evaluation.attempts import Attempt
 from engine.evaluation.breakdown import budget_curve, parts, spending, submissions
-from engine.types import Step, TerminationReason
+from engine.types import TerminationReason
 from tests.unit.evaluation.test_repeats import attempts
-from tests.unit.trainer.builders.rl_builders import make_trajectory
 
 
 def test_parts_weight_tasks_equally_and_are_sorted_by_size() -> None:
@@ -70,16 +68,3 @@ def test_spending_counts_lost_attempts_and_unknown_prices() -> None:
     assert (free.cost, free.cost_per_solved, free.num_unpriced) == (None, None, 1)
     nothing = spending([Attempt(task_id="c", solved=False, cost=1.0)])
     assert (nothing.cost, nothing.cost_per_solved, nothing.seconds_per_solved) == (1.0, None, None)
-
-
-def test_a_trajectory_is_converted_to_an_attempt() -> None:
-    steps = tuple(
-        Step(index=i, thought="", response="", call=None, observation="", prompt_tokens=p, generated_tokens=g)
-        for i, (p, g) in enumerate([(100, 10), (150, 40), (30, 5)])
-    )
-    trajectory = replace(make_trajectory(1.0, TerminationReason.MAX_STEPS, task_id="a", index=3), steps=steps)
-    attempt = attempt_of(trajectory)
-    assert (attempt.task_id, attempt.index, attempt.solved, attempt.submitted) == ("a", 3, True, False)
-    assert (attempt.steps, attempt.generated_tokens, attempt.context_tokens) == (3, 55, 190)
-    lost = attempt_of(replace(trajectory, termination=TerminationReason.ENV_ERROR))
-    assert lost.solved is None

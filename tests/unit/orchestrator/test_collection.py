@@ -19,7 +19,8 @@ from engine.config.rollout import CollectionConfig, DatasetConfig, RolloutConfig
 from engine.config.run import RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.errors import ConfigError, EarlyStopError, ModelError, RolloutsLostError
-from engine.evaluation.metrics import summarise
+from engine.evaluation.attempts import is_solved
+from engine.evaluation.metrics import EvaluationTally
 from engine.events.delivery.control import Control
 from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunProgress, RunStarted, TrajectoryFinished
@@ -487,12 +488,15 @@ def test_plan_counts_distinct_samples_and_training_iterations_separately(
     assert by_task[1] == [3], "three that differ"
 
 
-def test_a_summary_of_trajectories_equals_that_of_their_tally() -> None:
-    trajectories = [make(key(n % 4, f"t{n % 5}"), [1.0, 0.0, None][n % 3]) for n in range(40)]
-    metrics = RolloutMetrics()
-    for trajectory in trajectories:
+def test_rollouts_are_solved_in_collections_as_in_evaluations() -> None:
+    metrics, evaluated = RolloutMetrics(), EvaluationTally()
+    for number in range(40):
+        trajectory = make(key(number % 4, f"t{number % 5}"), [1.0, 0.0, None][number % 3])
         metrics.add(RolloutSummary.of(trajectory))
-    assert metrics.tally.summary() == summarise(trajectories)
+        assert trajectory.grade is not None
+        solved = is_solved(trajectory.termination, trajectory.reward, trajectory.grade.verdict)
+        evaluated.add(trajectory.key.task_id, solved=solved)
+    assert metrics.tally.summary() == evaluated.summary()
 
 
 def test_evaluations_within_training_use_their_own_agent_and_temperature(tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.evaluation.metrics import pass_at_k, solve_interval, summarise
+from engine.evaluation.attempts import is_solved
+from engine.evaluation.metrics import EvaluationSummary, EvaluationTally, pass_at_k, solve_interval
 from engine.types import Grade, TerminationReason, Trajectory, Verdict
 from tests.unit.trainer.builders.rl_builders import make_trajectory
 
@@ -21,6 +23,14 @@ def attempts(table: dict[str, list[float | None]]) -> list[Trajectory]:
         for task, rewards in table.items()
         for i, reward in enumerate(rewards)
     ]
+
+
+def summarise(trajectories: Iterable[Trajectory]) -> EvaluationSummary:
+    tally = EvaluationTally()
+    for one in trajectories:
+        verdict = one.grade.verdict if one.grade is not None else None
+        tally.add(one.key.task_id, solved=is_solved(one.termination, one.reward, verdict))
+    return tally.summary()
 
 
 def test_pass_at_1_weights_tasks_equally_and_excludes_infrastructure() -> None:
