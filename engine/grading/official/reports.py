@@ -6,7 +6,7 @@ A per-instance report is the one that ``swebench`` writes beside a test log; a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,13 +123,6 @@ def _test_names(fields: Mapping[str, Any], name: str) -> list[str]:
     if not isinstance(value, list | tuple) or not all(isinstance(test, str) for test in value):
         raise DatasetError(f"field '{name.upper()}' is not a list of test names")
     return list(value)
-
-
-def write_predictions(path: Path, predictions: Iterable[Prediction]) -> int:
-    """Write ``predictions.jsonl`` as the official harness reads it; return the number written."""
-    lines = [prediction.line() for prediction in predictions]
-    path.write_text("".join(lines), encoding="utf-8")
-    return len(lines)
 
 
 def run_report(

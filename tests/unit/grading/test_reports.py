@@ -20,7 +20,7 @@ from engine.grading.logs.swebench import classify_failure
 from engine.grading.official import multi_swe_reports, predictions
 from engine.grading.official.prediction_files import PredictionFile, read_predictions
 from engine.grading.official.predictions import PredictionSettings
-from engine.grading.official.reports import InstanceResult, regrade, run_report, write_predictions
+from engine.grading.official.reports import InstanceResult, regrade, run_report
 from engine.types import Grade, GradeRule, TaskAnswer, TaskRow, Verdict
 from tests.builders.rollout_builders import make_row
 
@@ -238,7 +238,7 @@ def test_predictions_are_read_from_each_format_and_written(tmp_path: Path, name:
             Prediction(instance_id="b", model_name_or_path="m", model_patch=None),
         )
     )
-    assert write_predictions(tmp_path / "again.jsonl", file.predictions) == 2
+    (tmp_path / "again.jsonl").write_text("".join(prediction.line() for prediction in file.predictions))
     assert read_predictions(tmp_path / "again.jsonl") == file
 
 
