@@ -36,11 +36,6 @@ class TestQuality:
         """Return whether it is toxic and some bad candidate passes it, as R2E-Gym counts toxic tests."""
         return self.toxic and self.bad_passed > 0
 
-    @property
-    def distinguishes(self) -> bool:
-        """Return whether good and bad candidates pass it at different rates."""
-        return self.good > 0 and self.bad > 0 and self.good_passed * self.bad != self.bad_passed * self.good
-
 
 def quality_of_tests(
     scores: Mapping[str, CandidateScore], tests: Sequence[Examination], resolved: Mapping[str, bool]

@@ -245,10 +245,10 @@ def test_toxic_tests_fail_every_good_candidate() -> None:
     assert (honest.author, honest.good, honest.good_passed, honest.bad, honest.bad_passed) == (
         "honest", 2, 2, 2, 0,
     )  # fmt: skip
-    assert (honest.toxic, honest.misleading, honest.distinguishes) == (False, False, True)
-    assert (toxic.toxic, toxic.misleading, toxic.distinguishes) == (True, True, True)
-    assert (useless.toxic, useless.misleading, useless.distinguishes) == (True, False, False)
+    assert (honest.toxic, honest.misleading) == (False, False)
+    assert (toxic.toxic, toxic.misleading) == (True, True)
+    assert (useless.toxic, useless.misleading) == (True, False)
     none_good = quality_of_tests(scores, tests, dict.fromkeys(resolved, False))
-    assert not any(quality.toxic or quality.distinguishes for quality in none_good)
+    assert not any(quality.toxic for quality in none_good)
     with pytest.raises(KeyError):
         quality_of_tests(scores, tests, {"g1": True})
