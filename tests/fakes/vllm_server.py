@@ -166,7 +166,7 @@ class FakeVllm:
         counters = "".join(f"vllm:{name}_total {value}\n" for name, value in self.counters.items())
         return web.Response(
             text=f"vllm:num_requests_running {len(self.running)}\nvllm:num_requests_waiting 0\n"
-            f"vllm:kv_cache_usage_perc {min(1.0, 0.1 * len(self.running))}\nvllm:num_preemptions_total 0\n"
+            f"vllm:kv_cache_usage_perc {min(1.0, 0.1 * len(self.running))}\n"
             f'vllm:cache_config_info{{kv_cache_size_tokens="{self.cache_tokens}"}} 1.0\n{counters}'
         )
 

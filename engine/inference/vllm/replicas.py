@@ -123,8 +123,6 @@ class Load:
     latest: EngineMetrics | None = None
     at: float = 0.0
     """Time of ``latest``, monotonic seconds."""
-    generated: int = 0
-    """Tokens generated since the policy was opened, over all starts of the server."""
     prefix_queries: int = 0
     prefix_hits: int = 0
     tokens_per_s: float = 0.0
@@ -144,7 +142,6 @@ class Load:
         queries = _growth(now.prefix_queries, before.prefix_queries if before else 0)
         hits = _growth(now.prefix_hits, before.prefix_hits if before else 0)
         if before is not None:
-            self.generated += generated
             self.prefix_queries += queries
             self.prefix_hits += hits
             self.tokens_per_s = generated / max(at - self.at, 1e-3)

@@ -107,7 +107,7 @@ class Server:
         token = int(last.argmax())
         return Generation(ids=(token,), logprobs=(float(last[token]),), versions=(self.version,))
 
-    async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "", salt: str = "") -> list[float]:
+    async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "") -> list[float]:
         logprobs = logprob_table(self.model, ids)[:-1].gather(1, torch.tensor(ids)[1:, None]).squeeze(1)
         return [float("nan")] * len(logprobs) if self.fault == "nan" else logprobs.tolist()
 
@@ -115,7 +115,7 @@ class Server:
         return EngineMetrics(
             running=int(self.fault == "full"), waiting=0, kv_use=0.0, cache_tokens=1000,
             generated_tokens=0, prompt_tokens=0,
-            prefix_queries=self.queries, prefix_hits=self.hits, preemptions=0,
+            prefix_queries=self.queries, prefix_hits=self.hits,
         )  # fmt: skip
 
     async def pause(self, mode: str) -> None:

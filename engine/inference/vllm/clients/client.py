@@ -177,17 +177,13 @@ class VllmClient:
             )
         return stream.result()
 
-    async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "", salt: str = "") -> list[float]:
+    async def prompt_logprobs(self, ids: Sequence[int], *, model: str = "") -> list[float]:
         """Return the log-probability of each token after the first, at temperature 1.
 
         The prompt is computed anew: cached prefixes are not read.
         """
         sampling = {"temperature": 0, "max_tokens": 1, "prompt_logprobs": 0, "detokenize": False}
-        body = {
-            "token_ids": list(ids),
-            "model": model or self.model,
-            "sampling_params": sampling,
-        } | ({"cache_salt": salt} if salt else {})
+        body = {"token_ids": list(ids), "model": model or self.model, "sampling_params": sampling}
         answer = await self._ask(PromptLogprobs, _GENERATE, json=body, timeout=self._load_timeout)
         return read_prompt_logprobs(answer, ids)
 

@@ -40,5 +40,3 @@ class EngineMetrics:
     """Prompt tokens that were looked up in the prefix cache."""
     prefix_hits: int
     """Prompt tokens that were found in the prefix cache."""
-    preemptions: int
-    """Requests whose cache was evicted for other requests."""

@@ -196,7 +196,6 @@ def parse_metrics(text: str) -> EngineMetrics:
         prompt_tokens=total("prompt_tokens_total"),
         prefix_queries=total("prefix_cache_queries_total"),
         prefix_hits=total("prefix_cache_hits_total"),
-        preemptions=total("num_preemptions_total"),
     )
 
 
