@@ -12,7 +12,6 @@ from engine.config.sandbox import SandboxConfig
 from engine.inference.base import ChatPolicy, ChatRequest, ChatResponse, GenerationContext, Policy
 from engine.inference.scripted.policies import ScriptedPolicy
 from engine.inference.scripted.tokens import TokenizedPolicy
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.chatml import ChatML
 from engine.rollout import RolloutScheduler, SweEnvironments
 from engine.rollout.environments import RolloutGrader
@@ -30,6 +29,7 @@ from engine.types import (
     Trajectory,
     Verdict,
 )
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 
 SOURCE = "def f(a):\n    return a - 1\n"
 FIXED = SOURCE.replace("-", "+")

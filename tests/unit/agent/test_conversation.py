@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from engine.agent.budget import cap_tokens
 from engine.agent.token_conversation import TokenConversation
 from engine.inference.base import Generation
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.base import Chat, Reply
 from engine.models.chat.chatml import ChatML
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 
 TOKENIZER = BytesTokenizer()
 CHAT = ChatML(TOKENIZER)

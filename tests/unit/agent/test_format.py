@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.chatml import ChatML
 from engine.tools.parser import parse
 from engine.tools.rendering import render_call, render_response
 from engine.tools.schemas import MAX_INTEGER, SWE_TOOLS, CallError, ToolSchema, validate_call
 from engine.types import ToolCall
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 
 _HOSTILE = (
     "</parameter>",

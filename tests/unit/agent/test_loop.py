@@ -12,11 +12,11 @@ import pytest
 from engine.agent.loop import AgentOutcome
 from engine.errors import ModelError, SandboxDiedError
 from engine.inference.base import Generation, GenerationContext, GenerationRequest
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.sandbox.base import ExecResult
 from engine.tools.rendering import render_native
 from engine.types import TerminationReason
 from tests.builders.rollout_builders import SUBMIT, TextPolicy, make_row, quick_agent
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 from tests.fakes.memory_sandbox import printed
 from tests.unit.agent.agent_builders import LOOK, RUN, roll
 

@@ -15,13 +15,13 @@ from engine.agent.conversation import call_id
 from engine.agent.token_conversation import TokenConversation
 from engine.errors import CheckpointError, ModelError
 from engine.inference.base import Generation
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.chat.base import Chat, Message
 from engine.models.chat.calls import read_calls
 from engine.models.chat.chatml import ChatML
 from engine.models.chat.rendered import RenderedChat
 from engine.tools.parser import NativeCall
 from engine.tools.schemas import SWE_TOOLS
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 from tests.unit.models.chat_templates import (
     FAMILIES,
     ORDINARY,

@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from engine.errors import ScoreError
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.chatml import ChatML
 from engine.models.loader import open_model
@@ -25,6 +24,7 @@ from engine.verifiers.execution_free import (
     probability_of_yes,
 )
 from engine.verifiers.execution_free.token_judge import ModelScorer
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 from tests.unit.models.small import model, prompt, tokenizer
 from tests.unit.verifiers.builders import make_transcript, make_turn
 

@@ -21,7 +21,6 @@ from engine.errors import TrainyardError
 from engine.inference.base import Generation, GenerationRequest, TokenPolicy
 from engine.models.attention import Segments
 from engine.models.base import LanguageModel, logits_of
-from engine.models.builtin.bytes_tokenizer import BytesTokenizer
 from engine.models.builtin.transformer import Transformer
 from engine.models.chat.base import Chat
 from engine.models.chat.chatml import ChatML
@@ -47,6 +46,7 @@ from engine.trainer.sft.loss import make_batch, token_losses
 from engine.trainer.sft.muon import Muon, MuonWithAdam, orthogonalise
 from engine.trainer.sft.stream import batches
 from engine.trainer.sft.training import learning_rate_factor, train_sft
+from tests.fakes.bytes_tokenizer import BytesTokenizer
 from tests.unit.models.chat_templates import TEMPLATES
 from tests.unit.models.small import VOCAB, model, prompt, tokenizer
 from tests.unit.models.tiny_families import tiny_config, write_tiny

@@ -1,6 +1,6 @@
 """A tokenizer without a vocabulary: ids are UTF-8 bytes, plus the four special ids.
 
-Scripted policies, tests and benchmarks use it; it is fast and never splits differently.
+It is fast and never splits differently.
 """
 
 from __future__ import annotations
