@@ -54,11 +54,7 @@ async def validate_dataset(config: ValidateRun, run: RunContext) -> RunResult:
     started = time.monotonic()
     announce(run)
     validation = Validation(config, run)
-    backend = await open_backend(config.sandbox, run)
-    try:
-        await validation.work(backend)
-    finally:
-        await backend.close()
+    await validation.work(await open_backend(config.sandbox, run))
     return validation.outcome(time.monotonic() - started)
 
 

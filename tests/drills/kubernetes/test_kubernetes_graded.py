@@ -17,7 +17,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, save_dataset, with_content_id
 from engine.events.health import ValidationRecord, read
 from engine.grading.official.predictions import Assignment, PredictionSettings, grade_predictions
-from engine.orchestrator.validate import validate_dataset
+from engine.orchestrator import perform
 from engine.patches.diff import diff_texts
 from engine.sandbox.kubernetes.api.client import KubeApi
 from engine.sandbox.kubernetes.owner import leases_path
@@ -83,7 +83,7 @@ def in_pods(sandbox: SandboxConfig, cluster: FakeCluster) -> SandboxConfig:
 async def validated(home: Path, name: str, settings: ValidateRun) -> dict[str, Any]:
     """Validate a dataset; return the result of each row, without durations and random verdicts."""
     with open_context(home, f"validate-{name}", settings) as run:
-        outcome = await validate_dataset(settings, run)
+        outcome = await perform(settings, run)
     results: dict[str, Any] = {"": {**outcome.summary, "dataset": "", "seconds": 0}}
     for record in read(dataset_path(home, name)):
         if not isinstance(record, ValidationRecord):

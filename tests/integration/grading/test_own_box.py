@@ -17,8 +17,7 @@ from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, save_dataset
 from engine.events.health import RowStatus, ValidationRecord, read
 from engine.grading.grader import Grader
-from engine.orchestrator import execute
-from engine.orchestrator.validate import validate_dataset
+from engine.orchestrator import execute, perform
 from engine.rollout import GroupRequest, RolloutScheduler
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.backend import LocalBackend
@@ -139,7 +138,7 @@ async def _validate(home: Path, name: str, row: TaskRow, **grading: bool) -> Val
         sandbox=SandboxConfig(memory_mb=256, disk_mb=64),
     )
     with open_context(home, name, settings) as run:
-        await validate_dataset(settings, run)
+        await perform(settings, run)
     (record,) = read(dataset_path(home, name))
     assert isinstance(record, ValidationRecord)
     return record

@@ -23,10 +23,10 @@ from engine.datasets.store import dataset_path, load_dataset, save_dataset, with
 from engine.errors import DatasetError, SandboxStartError
 from engine.events.health import MutantCoverage, ProofRecord, RowStatus, ValidationRecord, append, read
 from engine.grading.counterfactual.store import FileReferences
-from engine.orchestrator import execute
+from engine.orchestrator import execute, perform
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.tasks.selection import run_rows
-from engine.orchestrator.validate import Validation, validate_dataset
+from engine.orchestrator.validate import Validation
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing.testrun import driver_command
@@ -107,7 +107,7 @@ def validated(home: Path) -> Validated:
     save_dataset(home, "validated", load_dataset(home, "rows").rows, {})
     settings = config("validated")
     with open_context(home, "validated", settings) as run:
-        outcome = asyncio.run(validate_dataset(settings, run))
+        outcome = asyncio.run(perform(settings, run))
     return Validated(name="validated", outcome=outcome, events=events(run.run_dir))
 
 
@@ -217,7 +217,7 @@ async def test_last_gold_repeat_is_the_original_run_of_the_proof(home: Path, row
 async def test_unstartable_sandboxes_fail_the_run_and_quarantine_no_rows(home: Path) -> None:
     settings = config("rows", splits=["heldout"], infra_retries=1)
     with open_context(home, "lost", settings) as run:
-        outcome = await validate_dataset(settings, run)
+        outcome = await perform(settings, run)
         alerts = [event for event in events(run.run_dir) if event["type"] == "alert"]
     assert outcome.state == "failed"
     assert outcome.reason.startswith("no row could be tested")
@@ -257,7 +257,7 @@ async def test_rows_setting_selects_unvalidated_or_suspect_rows(home: Path, row:
     ):
         run_config = config("known", repeats=1, infra_retries=0, **settings)
         with open_context(home, f"known-{name}", run_config) as run:
-            outcome = await validate_dataset(run_config, run)
+            outcome = await perform(run_config, run)
         assert {key: outcome.summary[key] for key in summary} == summary
 
 
