@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,13 @@ async def measure(repository: str, *, home: Path, commits: int) -> dict[str, Any
         record = error.record
     except DatasetError as error:
         return {"repository": repository, "problem": str(error)}
-    return {"repository": repository, **{key: record[key] for key in ("funnel", "lost", "seconds")}}
+    return {"repository": repository, **_counts(record)}
+
+
+def _counts(record: Mapping[str, Any]) -> dict[str, Any]:
+    funnel = {stage["stage"]: stage["commits"] for stage in record["funnel"]}
+    lost = {reason: number for stage in record["funnel"] for reason, number in stage["lost"].items()}
+    return {"funnel": funnel, "lost": lost, "seconds": record["seconds"]}
 
 
 def line(row: dict[str, Any]) -> str:

@@ -30,7 +30,8 @@ async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> R
         config=config.curation, home=run.home, backend=backend, sandbox=config.sandbox, seed=config.seed
     )
     dataset = await run.interruptible(make_commit_tasks(shop, run.progress))
-    return _result(dataset, dataset.provenance["funnel"], started)
+    funnel = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
+    return _result(dataset, funnel, started)
 
 
 async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:

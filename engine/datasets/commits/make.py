@@ -32,11 +32,13 @@ STAGES = (
     ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
     ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
     ("has tests", frozenset({"no_tests"})),
+    ("tried", frozenset({"not_tried"})),
     ("builds", frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine"})),
     ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed"})),
     ("tests differ", frozenset({"collection", "no_difference"})),
     ("stable", frozenset({"unstable"})),
     ("stated", frozenset({"statement"})),
+    ("wanted", frozenset({"not_wanted"})),
 )
 """Stages of the funnel, each with the reasons for which commits do not reach it."""
 _EXAMPLES = 3
@@ -60,13 +62,14 @@ class Funnel:
         if len(named) < _EXAMPLES:
             named.append({"repository": repository.spec, "commit": sha, "detail": redact(detail)[-500:]})
 
-    def stages(self) -> dict[str, int]:
-        """Return stage → commits that reached it."""
-        left, reached = self.total, {}
+    def stages(self) -> list[dict[str, Any]]:
+        """Return each stage with the commits that reached it and those lost on the way, by reason."""
+        left, stages = self.total, []
         for stage, reasons in STAGES:
-            left -= sum(self.lost[reason] for reason in reasons)
-            reached[stage] = left
-        return reached
+            lost = {reason: self.lost[reason] for reason in sorted(reasons) if self.lost[reason]}
+            left -= sum(lost.values())
+            stages.append({"stage": stage, "commits": left, "lost": lost})
+        return stages
 
 
 class NoTasksError(DatasetError):
@@ -77,8 +80,9 @@ class NoTasksError(DatasetError):
     """
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        lost = ", ".join(f"{reason} {number}" for reason, number in record["lost"].items() if number)
-        super().__init__(f"no commit of {record['funnel']['commits']} became a task: {lost}")
+        reasons = [item for stage in record["funnel"] for item in stage["lost"].items()]
+        lost = ", ".join(f"{reason} {number}" for reason, number in reasons)
+        super().__init__(f"no commit of {record['funnel'][0]['commits']} became a task: {lost}")
         self.record = record
 
 
@@ -115,7 +119,6 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         "sources": {item.repository.spec: item.repository.head for item in work},
         "skipped": skipped,
         "funnel": funnel.stages(),
-        "lost": dict(funnel.lost.most_common()),
         "examples": funnel.examples,
         "seconds": round(time.monotonic() - started, 1),
     }

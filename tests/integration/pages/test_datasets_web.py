@@ -23,7 +23,7 @@ from webapp.core.permissions import Role
 from webapp.datasets.services import datasets
 from webapp.evaluations.selectors import predictions
 from webapp.ingestion.services import ingest, trajectories
-from webapp.models import Group, Task, TaskAnswer, Trajectory
+from webapp.models import Dataset, Group, Task, TaskAnswer, Trajectory
 from webapp.rollouts.selectors import learning
 from webapp.runs.services import runs, states
 
@@ -87,6 +87,43 @@ def test_malformed_dataset_header_has_no_provenance(home: Path, header: str) -> 
     write_dataset(home, "d", ["k1"])
     (home / "datasets" / "d" / "dataset.json").write_text(header)
     assert datasets.sync(name="d").provenance == {}
+
+
+STAGES = [
+    {"stage": "commits", "commits": 8, "lost": {}},
+    {"stage": "tests differ", "commits": 2, "lost": {"no_difference": 5, "collection": 1}},
+]
+EXAMPLES = {"collection": [{"repository": "r", "commit": "a" * 40, "detail": "<script>alert(1)</script>"}]}
+
+
+def funnel_page(**provenance: Any) -> str:
+    dataset = Dataset.objects.create(name="made", provenance=provenance)
+    return signed_in(Role.VIEWER).get(f"/datasets/{dataset.name}/").content.decode()
+
+
+def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
+    page = funnel_page(funnel=STAGES, examples=EXAMPLES, seed=3)
+    assert "From commits to tasks" in page
+    assert 'tests pass before the change, too <span class="num">5</span>' in page
+    assert "25.0 %" in page
+    assert f"<code>{'a' * 12}</code>" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "<script>alert(1)" not in page
+
+
+@pytest.mark.parametrize(
+    "provenance",
+    [
+        {"funnel": 3, "examples": {}},
+        {"funnel": [3], "examples": {}},
+        {"funnel": [{"stage": "a", "commits": "x", "lost": {}}], "examples": {}},
+        {"funnel": [{"stage": "a", "commits": 1, "lost": {"b": None}}], "examples": {}},
+        {"funnel": STAGES, "examples": {"collection": [3]}},
+        {"funnel": [], "examples": {}},
+    ],
+)
+def test_page_survives_malformed_funnels(home: Path, provenance: dict[str, Any]) -> None:
+    assert "From commits to tasks" not in funnel_page(**provenance)
 
 
 @pytest.mark.parametrize("broken", ["dataset.json", "tasks.jsonl", "answers.jsonl"])

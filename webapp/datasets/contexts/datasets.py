@@ -11,6 +11,7 @@ from engine.events.health import RowStatus, SideOutcome
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.row_status import LOOKS
 from webapp.core.selectors import Page
+from webapp.datasets.contexts.funnel import Stage, build_funnel
 from webapp.datasets.contexts.health import SOLVED_LABELS
 from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
 from webapp.datasets.models.health import QuarantineDecision, Validation
@@ -72,6 +73,8 @@ class DatasetContext:
     section: str
     crumbs: tuple[Crumb, ...]
     dataset: Dataset
+    funnel: tuple[Stage, ...]
+    """Stages of a dataset made of commits; else empty."""
     facts: tuple[tuple[str, str], ...]
     page: Page[Task]
     rows: tuple[TaskLine, ...]
@@ -105,6 +108,8 @@ def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str,
     return tuple(rows)
 
 
+_FUNNEL = frozenset({"funnel", "examples"})
+"""Parts of the provenance that have a section of their own."""
 HEALTHS = (
     (reads.QUARANTINED, "in quarantine"),
     *((status.value, LOOKS[status][2]) for status in RowStatus),
@@ -145,7 +150,8 @@ def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: b
         section="datasets",
         crumbs=(Crumb("Datasets", reverse("dataset-list")), Crumb(dataset.name)),
         dataset=dataset,
-        facts=flat_facts(dataset.provenance),
+        facts=flat_facts({key: value for key, value in dataset.provenance.items() if key not in _FUNNEL}),
+        funnel=build_funnel(dataset.provenance),
         page=page,
         rows=tuple(TaskLine(task, rates.get(task.pk, SolveRate())) for task in page.rows),
         filters=filters,

@@ -1,0 +1,79 @@
+"""Funnel of a dataset made of commits: stages, and examples of the commits that were lost at each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_WORDS = {
+    "merge": "merge commit", "first_commit": "first commit", "revert": "revert", "cherry_pick": "cherry-pick",
+    "empty": "no change", "duplicate": "same change as another commit", "too_many_files": "too many files",
+    "too_large": "too many lines", "unreadable": "not readable", "no_code": "no code outside of tests",
+    "native_code": "compiled code", "no_syntax": "not this Python's syntax",
+    "no_real_change": "comments, docstrings or formatting only", "no_tests": "no changed tests",
+    "not_tried": "not tried: enough tasks", "tree": "tree too large",
+    "python_version": "another Python version",
+    "does_not_build": "no environment found", "sandbox": "sandbox failed", "machine": "this machine failed",
+    "no_tests_run": "no test passes after the change", "timeout": "time limit",
+    "runner_changed": "test runner changed", "collection": "new tests cannot be collected before the change",
+    "no_difference": "tests pass before the change, too", "unstable": "outcomes differ between runs",
+    "statement": "no statement without a leak", "not_wanted": "enough tasks",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A commit that became no task."""
+
+    repository: str
+    commit: str
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """Commits lost for one reason."""
+
+    words: str
+    number: int
+    examples: tuple[Example, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage of the funnel."""
+
+    name: str
+    commits: int
+    percent: float
+    """Share of all commits that reached it, percent."""
+    losses: tuple[Loss, ...]
+
+
+def build_funnel(provenance: Mapping[str, Any]) -> tuple[Stage, ...]:
+    """Return the funnel of a dataset; empty if it was not made of commits or its record is malformed."""
+    stages, examples = provenance.get("funnel"), provenance.get("examples")
+    if not isinstance(stages, list) or not isinstance(examples, dict):
+        return ()
+    try:
+        total = max(stage["commits"] for stage in stages)
+        return tuple(
+            Stage(
+                str(stage["stage"]),
+                int(stage["commits"]),
+                100 * stage["commits"] / total if total else 0.0,
+                tuple(_loss(reason, number, examples) for reason, number in stage["lost"].items()),
+            )
+            for stage in stages
+        )
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return ()
+
+
+def _loss(reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
+    shown = tuple(
+        Example(str(example["repository"]), str(example["commit"])[:12], str(example["detail"]))
+        for example in examples.get(reason, ())
+    )
+    return Loss(_WORDS.get(reason, reason), int(number), shown)
