@@ -178,7 +178,7 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress:
             else:
                 reason = trial.reason or ("statement" if row is None else "not_wanted")
                 funnel.lose(reason, item.repository, item.candidate.commit.sha, trial.detail)
-            progress(f"{len(rows)} of {wanted} tasks, candidates tried", tried, len(work))
+            progress(f"{len(rows)} tasks so far, trying commits", tried, len(work))
 
     try:
         async with asyncio.TaskGroup() as tasks:

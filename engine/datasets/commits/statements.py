@@ -35,11 +35,13 @@ class Statement:
 def write_statement(candidate: Candidate, trial: Trial) -> Statement | None:
     """Return a statement without leaks; None if there is none."""
     names = test_names(trial)
-    for example, method in ((_example(candidate, trial), "template"), ("", "template without example")):
-        text = _text(candidate, trial, example)
-        if not find_leaks(
-            text, gold_patch=candidate.gold_patch, names=names, subject=candidate.commit.subject
-        ):
+    example = _example(candidate, trial)
+    for shown, method in ((example, "template"), ("", "template without example")):
+        if not shown and not any(_says_something(message) for message in trial.messages):
+            return None
+        text = _text(candidate, trial, shown)
+        subject = candidate.commit.subject
+        if not find_leaks(text, gold_patch=candidate.gold_patch, names=names, subject=subject):
             return Statement(text=text, method=method)
     return None
 
@@ -77,7 +79,7 @@ def _text(candidate: Candidate, trial: Trial, example: str) -> str:
     modules = sorted({_module(path) for path in candidate.entities})
     errors = list(dict.fromkeys(_error(message) for message in trial.messages))[:3]
     where = " and ".join(f"`{module}`" for module in modules[:3])
-    symptom = errors[0].partition(":")[0] if errors else "wrong results"
+    symptom = _symptom(errors[0]) if errors else "wrong results"
     paragraphs = [
         f"{where}: {'unexpected ' if errors else ''}{symptom}",
         f"{where} does not behave as expected.",
@@ -91,6 +93,16 @@ def _text(candidate: Candidate, trial: Trial, example: str) -> str:
         f"Expected: {'the code above runs, and its assertions hold' if example else 'no such failure'}.{more}"
     )
     return "\n\n".join(paragraphs)
+
+
+def _symptom(error: str) -> str:
+    kind = error.partition(":")[0]
+    return kind if re.fullmatch(r"[A-Za-z_][\w.]*", kind) else "AssertionError"
+
+
+def _says_something(message: str) -> bool:
+    """Return whether a failure's message has more than the outcome of an assertion."""
+    return bool(re.sub(r"\b(AssertionError|assert|not|True|False|None)\b|\W", "", _error(message)))
 
 
 def _module(path: str) -> str:
@@ -137,15 +149,18 @@ def _body(text: str, names: Sequence[str]) -> str:
         return ""
     lines = text.splitlines()
     code = "\n".join(lines[body[0].lineno - 1 : function.end_lineno])
-    parts = ["\n".join(lines[_first_line(node) - 1 : node.end_lineno]) for node in needed]
+    parts = [_source(node, needed[node], lines) for node in tree.body if node in needed]
     example = "\n".join([*parts, "", textwrap.dedent(code)]).strip()
     return example if example.count("\n") < _MAX_EXAMPLE_LINES else ""
 
 
-def _needed(tree: ast.Module, body: Sequence[ast.stmt]) -> list[ast.stmt] | None:
-    """Return the imports and definitions of a file that statements need; None if some are not in it."""
+def _needed(tree: ast.Module, body: Sequence[ast.stmt]) -> dict[ast.stmt, set[str]] | None:
+    """Return the imports and definitions of a file that statements need, each with the names that are used.
+
+    None if some of the names are not defined in the file.
+    """
     definitions = {name: node for node in tree.body for name in _defined(node)}
-    needed: set[ast.stmt] = set()
+    needed: dict[ast.stmt, set[str]] = {}
     pending: list[Sequence[ast.stmt]] = [body]
     while pending:
         inner = [node for statement in pending.pop() for node in ast.walk(statement)]
@@ -154,15 +169,27 @@ def _needed(tree: ast.Module, body: Sequence[ast.stmt]) -> list[ast.stmt] | None
             if (definition := definitions.get(name)) is None:
                 return None
             if definition not in needed:
-                needed.add(definition)
                 pending.append([definition])
-    return [node for node in tree.body if node in needed]
+            needed.setdefault(definition, set()).add(name)
+    return needed
+
+
+def _source(node: ast.stmt, names: Collection[str], lines: Sequence[str]) -> str:
+    """Return the source of a statement; of an import only the names that are used."""
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        node.names = [alias for alias in node.names if _bound(alias) in names]
+        return ast.unparse(node)
+    return "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
+
+
+def _bound(alias: ast.alias) -> str:
+    return (alias.asname or alias.name).partition(".")[0]
 
 
 def _defined(node: ast.AST) -> set[str]:
     """Return the names that a statement, or a part of one, defines."""
     if isinstance(node, ast.Import | ast.ImportFrom):
-        return {(alias.asname or alias.name).partition(".")[0] for alias in node.names}
+        return set(map(_bound, node.names))
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.arg):

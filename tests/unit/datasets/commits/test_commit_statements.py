@@ -10,7 +10,10 @@ from engine.datasets.commits.trials import Trial
 from tests.unit.datasets.commits.test_filters import CODE, commit, selected
 
 TESTS = '''import os
-from pkg.m import f
+from pkg.m import (
+    f,
+    g,
+)
 
 LIMIT = 2
 
@@ -90,3 +93,17 @@ def test_leaks_of_every_kind_are_found() -> None:
         ("Fix the mode of compute. Please", "the commit's message"),
     ):
         assert any(found.startswith(leak) for found in leaks(text)), text
+
+
+def test_failures_without_any_information_give_no_statement() -> None:
+    trial = TRIAL.model_copy(
+        update={
+            "fail_to_pass": ("tests/test_m.py::test_with_fixture",),
+            "messages": ("a.py:1: assert False",),
+        }
+    )
+    assert write_statement(candidate(), trial) is None
+    informed = trial.model_copy(update={"messages": ("a.py:1: TypeError: no such argument: mode",)})
+    statement = write_statement(candidate(), informed)
+    assert statement is not None
+    assert statement.text.startswith("`pkg.m`: unexpected TypeError\n")
