@@ -65,7 +65,7 @@ class AgentClient:
             raise self._break(NoGreetingError(f"no greeting from the agent within {timeout_s:g} s")) from None
         if greeting.get("hello") != 1:
             raise self._break(SandboxTransportError("the agent speaks another protocol version"))
-        return self._understood(responses.greeting, greeting)
+        return self._parsed(responses.greeting, greeting)
 
     async def call(self, op: str, answer: Answer[T], *, timeout_s: float = 30.0, **payload: Any) -> T:
         """Perform one operation and return its parsed response.
@@ -93,14 +93,14 @@ class AgentClient:
                 self._writer.write(frame({"op": "cancel"}))
                 raise
         if "errno" in reply:
-            raise _failure(*self._understood(responses.failure, reply))
-        return self._understood(answer.read, reply)
+            raise _failure(*self._parsed(responses.failure, reply))
+        return self._parsed(answer.read, reply)
 
-    def _understood(self, read: Callable[[Reply], T], reply: Reply) -> T:
+    def _parsed(self, read: Callable[[Reply], T], reply: Reply) -> T:
         try:
             return read(reply)
         except ValueError as error:
-            raise self._nonsense(str(error)) from None
+            raise self._malformed(str(error)) from None
 
     async def _exchange(self, number: int, request: bytes) -> Reply:
         try:
@@ -132,12 +132,12 @@ class AgentClient:
         except (asyncio.IncompleteReadError, OSError):
             raise self._break(self._died()) from None
         except ValueError as error:
-            raise self._nonsense(str(error)) from None
+            raise self._malformed(str(error)) from None
         if not isinstance(value, dict):
-            raise self._nonsense("not a dict")
+            raise self._malformed("not a dict")
         return value
 
-    def _nonsense(self, what: str) -> SandboxError:
+    def _malformed(self, what: str) -> SandboxError:
         return self._break(SandboxTransportError(f"the agent sent a malformed message: {what}"))
 
     @property

@@ -98,7 +98,7 @@ class WarmSource(Generic[T]):
 
 
 @dataclass(slots=True)
-class _Shelf(Generic[T]):
+class _WarmGroup(Generic[T]):
     """Warm sandboxes of one kind, ready or starting, with their target number."""
 
     spec: SandboxSpec
@@ -117,7 +117,7 @@ class WarmPool(Generic[T]):
     def __init__(self, source: WarmSource[T], settings: WarmSettings) -> None:
         self._source = source
         self.settings = settings
-        self._shelves: dict[Hashable, _Shelf[T]] = {}
+        self._groups: dict[Hashable, _WarmGroup[T]] = {}
         self._expected: set[Callable[[], None]] = set()
         self._requested = 0
         self._room = asyncio.Event()
@@ -126,7 +126,7 @@ class WarmPool(Generic[T]):
     @property
     def count(self) -> int:
         """Return the number of ready and starting sandboxes."""
-        return sum(len(shelf.starts) for shelf in self._shelves.values())
+        return sum(len(group.starts) for group in self._groups.values())
 
     @property
     def idle(self) -> int:
@@ -135,15 +135,15 @@ class WarmPool(Generic[T]):
 
     def prepare(self, kinds: Mapping[Hashable, tuple[SandboxSpec, int]]) -> None:
         """Replace the set of wanted kinds (specification and number); return at once."""
-        for shelf in self._shelves.values():
-            shelf.wanted = 0
+        for group in self._groups.values():
+            group.wanted = 0
         for kind, (spec, count) in kinds.items():
-            self._shelves.setdefault(kind, _Shelf(spec)).wanted = min(count, self.settings.per_image)
-        for kind, shelf in list(self._shelves.items()):
-            for start in shelf.starts[shelf.wanted :]:
-                self._give_back(shelf, start)
-            if not shelf.wanted:
-                del self._shelves[kind]
+            self._groups.setdefault(kind, _WarmGroup(spec)).wanted = min(count, self.settings.per_image)
+        for kind, group in list(self._groups.items()):
+            for start in group.starts[group.wanted :]:
+                self._give_back(group, start)
+            if not group.wanted:
+                del self._groups[kind]
         self._refill()
 
     @contextlib.contextmanager
@@ -171,37 +171,37 @@ class WarmPool(Generic[T]):
 
     async def take(self, kind: Hashable) -> T | None:
         """Remove a warm sandbox of a kind from the pool and return it; None when there is none."""
-        shelf = self._shelves.get(kind)
-        while shelf is not None and shelf.starts:
-            start = next((start for start in shelf.starts if start.done()), shelf.starts[0])
-            shelf.starts.remove(start)
-            shelf.wanted -= 1
+        group = self._groups.get(kind)
+        while group is not None and group.starts:
+            start = next((start for start in group.starts if start.done()), group.starts[0])
+            group.starts.remove(start)
+            group.wanted -= 1
             try:
                 started = await asyncio.shield(start)
             except Exception:  # noqa: S112  # _started logs it; the request starts its own sandbox
                 continue
             except asyncio.CancelledError:
-                shelf.starts.append(start)
-                shelf.wanted += 1
-                if self._shelves.get(kind) is not shelf:  # its kind is no longer wanted
-                    self._give_back(shelf, start)
+                group.starts.append(start)
+                group.wanted += 1
+                if self._groups.get(kind) is not group:  # its kind is no longer wanted
+                    self._give_back(group, start)
                 raise
             if self._source.usable(started):
                 return started
             self._source.discard(started)
         return None
 
-    def give_way(self) -> asyncio.Task[Any] | None:
+    def evict(self) -> asyncio.Task[Any] | None:
         """Remove a warm sandbox to make room for a requested one; return the removal task, if any."""
-        for shelf in self._shelves.values():
-            if shelf.starts:
-                shelf.wanted -= 1
-                return self._give_back(shelf, shelf.starts[-1])
+        for group in self._groups.values():
+            if group.starts:
+                group.wanted -= 1
+                return self._give_back(group, group.starts[-1])
         return None
 
     async def make_room(self) -> None:
         """Beyond ``max_live``, remove a warm sandbox and wait, with a time limit, until it is gone."""
-        if self._left() < 0 and (removal := self.give_way()) is not None:
+        if self._left() < 0 and (removal := self.evict()) is not None:
             await asyncio.wait((removal,), timeout=_ROOM_S)
 
     def room(self) -> None:
@@ -211,8 +211,8 @@ class WarmPool(Generic[T]):
     async def close(self) -> list[T]:
         """Stop starting sandboxes; return the ready ones, which the caller removes."""
         ready = list(self._ready())
-        tasks: list[asyncio.Task[Any]] = [start for shelf in self._shelves.values() for start in shelf.starts]
-        self._shelves.clear()
+        tasks: list[asyncio.Task[Any]] = [start for group in self._groups.values() for start in group.starts]
+        self._groups.clear()
         if self._filler is not None:
             tasks.append(self._filler)
         for task in tasks:
@@ -232,54 +232,52 @@ class WarmPool(Generic[T]):
         while True:
             self._room.clear()
             self._forget_the_failed()
-            shelf = next(
-                (shelf for shelf in self._shelves.values() if len(shelf.starts) < shelf.wanted), None
-            )
+            group = next((group for group in self._groups.values() if len(group.starts) < group.wanted), None)
             starting = self.count - self.idle
-            if shelf is None or starting >= self.settings.at_once or self._requested or self._left() <= 0:
+            if group is None or starting >= self.settings.at_once or self._requested or self._left() <= 0:
                 await self._room.wait()
                 continue
-            start = asyncio.get_running_loop().create_task(self._source.launch(shelf.spec))
-            shelf.starts.append(start)
-            start.add_done_callback(partial(self._started, shelf))
+            start = asyncio.get_running_loop().create_task(self._source.launch(group.spec))
+            group.starts.append(start)
+            start.add_done_callback(partial(self._started, group))
             await asyncio.sleep(0)  # the source counts the sandbox before the next one starts
 
     def _left(self) -> int:
         return self.settings.max_live - self._source.existing() - len(self._expected)
 
     def _forget_the_failed(self) -> None:
-        for shelf in self._shelves.values():
-            for start in [start for start in shelf.starts if _is_ready(start)]:
+        for group in self._groups.values():
+            for start in [start for start in group.starts if _is_ready(start)]:
                 if not self._source.usable(start.result()):
-                    self._give_back(shelf, start)
+                    self._give_back(group, start)
 
-    def _started(self, shelf: _Shelf[T], start: asyncio.Task[T]) -> None:
+    def _started(self, group: _WarmGroup[T], start: asyncio.Task[T]) -> None:
         self.room()
         if start.cancelled():
             return
         if (error := start.exception()) is not None:
-            shelf.wanted = 0
+            group.wanted = 0
             with contextlib.suppress(ValueError):  # taken while it was starting
-                shelf.starts.remove(start)
-            _log.warning("no warm sandboxes of an image", image=shelf.spec.image, error=str(error))
+                group.starts.remove(start)
+            _log.warning("no warm sandboxes of an image", image=group.spec.image, error=str(error))
             return
-        asyncio.get_running_loop().call_later(self.settings.idle_s, self._expire, shelf, start)
+        asyncio.get_running_loop().call_later(self.settings.idle_s, self._expire, group, start)
 
-    def _expire(self, shelf: _Shelf[T], start: asyncio.Task[T]) -> None:
-        if start in shelf.starts:
-            shelf.wanted -= 1
-            self._give_back(shelf, start)
+    def _expire(self, group: _WarmGroup[T], start: asyncio.Task[T]) -> None:
+        if start in group.starts:
+            group.wanted -= 1
+            self._give_back(group, start)
 
-    def _give_back(self, shelf: _Shelf[T], start: asyncio.Task[T]) -> asyncio.Task[Any]:
-        shelf.starts.remove(start)
+    def _give_back(self, group: _WarmGroup[T], start: asyncio.Task[T]) -> asyncio.Task[Any]:
+        group.starts.remove(start)
         if _is_ready(start):
             return self._source.discard(start.result())
         start.cancel()  # the source removes the partially started sandbox
         return start
 
     def _ready(self) -> Iterator[T]:
-        for shelf in self._shelves.values():
-            for start in shelf.starts:
+        for group in self._groups.values():
+            for start in group.starts:
                 if _is_ready(start):
                     yield start.result()
 

@@ -46,8 +46,8 @@ _STATE = (
 )
 
 
-async def _run(box: Sandbox, script: str) -> bytes:
-    result = await box.exec(script, timeout_s=60, output_cap=1 << 20)
+async def _run(sandbox: Sandbox, script: str) -> bytes:
+    result = await sandbox.exec(script, timeout_s=60, output_cap=1 << 20)
     assert result.exit_code == 0, result.stderr
     return result.stdout
 
@@ -55,7 +55,7 @@ async def _run(box: Sandbox, script: str) -> bytes:
 @check
 async def reads_and_writes_files_of_any_content_and_name(subject: Subject) -> None:
     """Covers 8 MiB, empty files, odd names, relative and absolute paths, new folders, and modes."""
-    async with subject.open() as box:
+    async with subject.open() as sandbox:
         big = bytes(range(256)) * (8 << 12)
         for name, data in (
             ("big", big),
@@ -63,73 +63,75 @@ async def reads_and_writes_files_of_any_content_and_name(subject: Subject) -> No
             ("new/\u00e9 \n'\"$x", b"odd"),
             ("/tmp/elsewhere", b"abs"),
         ):
-            await box.write_file(name, data)
-            assert await box.read_file(name) == data
-        assert await box.read_file("a.txt") == b"first\nsecond\nthird\n"
-        await box.write_file("run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
-        assert await _run(box, "./run.sh") == b"ran\n"
-        await box.write_file("tool.sh", b"#!/bin/sh\necho new\n")
-        assert await _run(box, "./tool.sh; stat -c %a big tool.sh") == b"new\n644\n755\n"
-        await box.write_file("link", b"through the link")
-        assert await box.read_file("a.txt") == b"through the link"
+            await sandbox.write_file(name, data)
+            assert await sandbox.read_file(name) == data
+        assert await sandbox.read_file("a.txt") == b"first\nsecond\nthird\n"
+        await sandbox.write_file("run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
+        assert await _run(sandbox, "./run.sh") == b"ran\n"
+        await sandbox.write_file("tool.sh", b"#!/bin/sh\necho new\n")
+        assert await _run(sandbox, "./tool.sh; stat -c %a big tool.sh") == b"new\n644\n755\n"
+        await sandbox.write_file("link", b"through the link")
+        assert await sandbox.read_file("a.txt") == b"through the link"
 
 
 @check
 async def file_errors_are_those_of_the_file_system(subject: Subject) -> None:
     """Covers missing, too large, forbidden, irregular files, impossible names; the sandbox keeps working."""
-    async with subject.open() as box:
+    async with subject.open() as sandbox:
         with raises(FileNotFoundError):
-            await box.read_file("missing")
+            await sandbox.read_file("missing")
         with raises(IsADirectoryError):
-            await box.read_file("pkg")
+            await sandbox.read_file("pkg")
         with raises(IsADirectoryError):
-            await box.write_file("pkg", b"x")
+            await sandbox.write_file("pkg", b"x")
         with raises(NotADirectoryError):
-            await box.write_file("a.txt/child", b"x")
+            await sandbox.write_file("a.txt/child", b"x")
         with raises(FileNotFoundError):
-            await box.list_dir("missing")
+            await sandbox.list_dir("missing")
         with raises(ValueError, "larger"):
-            await box.read_file("a.txt", max_bytes=3)
+            await sandbox.read_file("a.txt", max_bytes=3)
         if subject.uid != 0:
             with raises(OSError):
-                await box.write_file("/usr/bin/evil", b"x")
-        await _run(box, "mkfifo fifo; chmod 000 .hidden")
+                await sandbox.write_file("/usr/bin/evil", b"x")
+        await _run(sandbox, "mkfifo fifo; chmod 000 .hidden")
         with raises(OSError, "regular"):
-            await box.read_file("fifo")
+            await sandbox.read_file("fifo")
         with raises(PermissionError):
-            await box.read_file(".hidden")
-        for call in (box.read_file("a\0b"), box.write_file("a\0b", b"x"), box.list_dir("a\0b")):
+            await sandbox.read_file(".hidden")
+        for call in (sandbox.read_file("a\0b"), sandbox.write_file("a\0b", b"x"), sandbox.list_dir("a\0b")):
             with raises(OSError, "null"):
                 await call
         with raises(PatchError, "null"):
-            await box.fetch_files(["a\0b"])
-        assert await box.read_file("a.txt") == b"first\nsecond\nthird\n"
+            await sandbox.fetch_files(["a\0b"])
+        assert await sandbox.read_file("a.txt") == b"first\nsecond\nthird\n"
 
 
 @check
 async def lists_folders(subject: Subject) -> None:
     """Names are relative and sorted, folders marked, hidden files omitted, links not followed."""
-    async with subject.open() as box:
-        await _run(box, "mkdir z && touch z/b z/a && mkdir z/c && touch z/c/d z/.no && ln -s c z/e")
-        assert await box.list_dir("z") == ["a", "b", "c/", "e"]
-        assert await box.list_dir(f"{subject.workdir}/z", depth=2) == ["a", "b", "c/", "c/d", "e"]
+    async with subject.open() as sandbox:
+        await _run(sandbox, "mkdir z && touch z/b z/a && mkdir z/c && touch z/c/d z/.no && ln -s c z/e")
+        assert await sandbox.list_dir("z") == ["a", "b", "c/", "e"]
+        assert await sandbox.list_dir(f"{subject.workdir}/z", depth=2) == ["a", "b", "c/", "c/d", "e"]
 
 
 @check
 async def an_untouched_sandbox_has_no_diff(subject: Subject) -> None:
     """Touching, rewriting with the same content and permission bits git ignores do not count."""
-    async with subject.open() as box:
-        assert await box.diff() == ""
-        await _run(box, "touch a.txt; cp latin.txt x; mv x latin.txt; chmod 600 .hidden; mkdir emptyfolder")
-        assert await box.diff() == ""
+    async with subject.open() as sandbox:
+        assert await sandbox.diff() == ""
+        await _run(
+            sandbox, "touch a.txt; cp latin.txt x; mv x latin.txt; chmod 600 .hidden; mkdir emptyfolder"
+        )
+        assert await sandbox.diff() == ""
 
 
 @check
 async def the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox(subject: Subject) -> None:
     """Changes hidden from git by ignore and attribute files are included."""
-    async with subject.open() as box, subject.open() as fresh:
-        await _run(box, _EDITS)
-        patch = await box.diff()
+    async with subject.open() as sandbox, subject.open() as fresh:
+        await _run(sandbox, _EDITS)
+        patch = await sandbox.diff()
         assert patch.encode().decode() == patch
         assert "\0" not in patch
         assert "__pycache__" not in patch
@@ -139,14 +141,14 @@ async def the_diff_of_every_kind_of_edit_applies_to_a_fresh_sandbox(subject: Sub
         assert "diff --git a/tool.sh b/tool.sh\nold mode 100755\nnew mode 100644\n" in patch
         assert "-second\n+2nd\n" in patch
         await fresh.apply_patch(patch)
-        assert await _run(fresh, _STATE) == await _run(box, _STATE)
+        assert await _run(fresh, _STATE) == await _run(sandbox, _STATE)
         assert await fresh.diff() == patch
 
 
 @check
 async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Subject) -> None:
     """An agent that commits, rewrites ``.git`` or configures filters does not change the diff."""
-    async with subject.open() as plain, subject.open() as box:
+    async with subject.open() as plain, subject.open() as sandbox:
         await plain.write_file("a.txt", b"first\nfixed\nthird\n")
         script = (
             "git init -q . && git config user.name a && git config user.email a@b && "
@@ -156,8 +158,8 @@ async def commits_and_git_settings_inside_do_not_influence_the_diff(subject: Sub
             "git config diff.custom.textconv /bin/false && echo '* -text' > .git/info/attributes && "
             "git update-index --assume-unchanged a.txt && git gc -q"
         )
-        await _run(box, script)
-        assert await box.diff() == await plain.diff()
+        await _run(sandbox, script)
+        assert await sandbox.diff() == await plain.diff()
 
 
 @check
@@ -166,18 +168,18 @@ async def a_bad_patch_changes_nothing(subject: Subject) -> None:
     good = "--- a/a.txt\n+++ b/a.txt\n@@ -1,3 +1,3 @@\n first\n-second\n+2nd\n third\n"
     bad = "--- a/deep/er/file\n+++ b/deep/er/file\n@@ -1 +1 @@\n-other\n+new\n"
     new = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x\n"
-    async with subject.open() as box:
-        await _run(box, "ln -s /tmp out && ln -s pkg inside")
+    async with subject.open() as sandbox:
+        await _run(sandbox, "ln -s /tmp out && ln -s pkg inside")
         names = ("../escape", "/tmp/escape", "out/escape", "inside/x", ".git/config")
         escapes = [new.format(name) for name in names]
         for patch in (good + bad, bad, "no patch at all\n", good.replace("second", "other"), *escapes):
             with raises(PatchError):
-                await box.apply_patch(patch)
-        listing = await _run(box, "ls /tmp .. pkg | grep -c escape; cat a.txt; ls -A pkg; test ! -e .git")
+                await sandbox.apply_patch(patch)
+        listing = await _run(sandbox, "ls /tmp .. pkg | grep -c escape; cat a.txt; ls -A pkg; test ! -e .git")
         assert listing == b"0\nfirst\nsecond\nthird\n__init__.py\nmodule.py\n"
-        await box.apply_patch("")
-        await box.apply_patch(good)
-        assert await box.read_file("a.txt") == b"first\n2nd\nthird\n"
+        await sandbox.apply_patch("")
+        await sandbox.apply_patch(good)
+        assert await sandbox.read_file("a.txt") == b"first\n2nd\nthird\n"
 
 
 @check
@@ -193,36 +195,36 @@ async def a_patch_may_rename_copy_and_carry_windows_newlines(subject: Subject) -
     )
     crlf = "diff --git a/crlf.bat b/crlf.bat\n--- a/crlf.bat\n+++ b/crlf.bat\n"
     crlf += "@@ -1,2 +1,2 @@\n one\r\n-two\r\n+2\r\n"
-    async with subject.open() as box:
-        await box.apply_patch(rename + copy + crlf)
-        assert await box.read_file("lib/moved.py") == b"def answer():\n    return 42\n"
-        assert await box.read_file("copy of a.txt") == b"first\nsecond\nthird\n"
-        assert await box.read_file("crlf.bat") == b"one\r\n2\r\n"
+    async with subject.open() as sandbox:
+        await sandbox.apply_patch(rename + copy + crlf)
+        assert await sandbox.read_file("lib/moved.py") == b"def answer():\n    return 42\n"
+        assert await sandbox.read_file("copy of a.txt") == b"first\nsecond\nthird\n"
+        assert await sandbox.read_file("crlf.bat") == b"one\r\n2\r\n"
         with raises(FileNotFoundError):
-            await box.read_file("pkg/module.py")
+            await sandbox.read_file("pkg/module.py")
 
 
 @check
 async def files_are_committed_completely_or_not_at_all(subject: Subject) -> None:
     """Files and symlinks are read and written by name; no name may pass through a symlink."""
     new, link = FileState(0o100755, b"new\n"), FileState(0o120777, b"a.txt")
-    async with subject.open() as box:
-        await _run(box, "ln -s /tmp out && ln -s pkg inside")
+    async with subject.open() as sandbox:
+        await _run(sandbox, "ln -s /tmp out && ln -s pkg inside")
         for name in ("out/escape", "inside/escape", "../escape", "a.txt/below"):
             with raises(PatchError):
-                await box.commit_files(Changes({"a.txt": new, name: new}, ()))
+                await sandbox.commit_files(Changes({"a.txt": new, name: new}, ()))
         with raises(PatchError):
-            await box.commit_files(Changes({"a.txt": new}, ("inside/module.py",)))
+            await sandbox.commit_files(Changes({"a.txt": new}, ("inside/module.py",)))
         assert (
-            await _run(box, "cat a.txt; ls /tmp .. pkg | grep -c escape; true")
+            await _run(sandbox, "cat a.txt; ls /tmp .. pkg | grep -c escape; true")
             == b"first\nsecond\nthird\n0\n"
         )
-        before = await box.fetch_files(["a.txt", "inside", "absent", "pkg", "inside/module.py"])
+        before = await sandbox.fetch_files(["a.txt", "inside", "absent", "pkg", "inside/module.py"])
         assert {name: state.data for name, state in before.items()} == {
             "a.txt": b"first\nsecond\nthird\n", "inside": b"pkg",
         }  # fmt: skip
-        await box.commit_files(Changes({"deep/new/file": new, "a link": link}, ("a.txt",)))
-        after = await box.fetch_files(["a.txt", "deep/new/file", "a link"])
+        await sandbox.commit_files(Changes({"deep/new/file": new, "a link": link}, ("a.txt",)))
+        after = await sandbox.fetch_files(["a.txt", "deep/new/file", "a link"])
         assert {name: (state.git_mode, state.data) for name, state in after.items()} == {
             "deep/new/file": (0o100755, b"new\n"), "a link": (0o120000, b"a.txt"),
         }  # fmt: skip
@@ -231,15 +233,15 @@ async def files_are_committed_completely_or_not_at_all(subject: Subject) -> None
 @check
 async def hidden_paths_are_gone_and_the_diff_keeps_silent(subject: Subject) -> None:
     """Covers files and folders, inside and outside of the workdir; the diff still has other changes."""
-    async with subject.open() as box:
-        await box.write_file("/tmp/outside/key", b"answer")
-        await box.hide(["pkg", "a.txt", "/tmp/outside", "not/there"])
+    async with subject.open() as sandbox:
+        await sandbox.write_file("/tmp/outside/key", b"answer")
+        await sandbox.hide(["pkg", "a.txt", "/tmp/outside", "not/there"])
         for path in ("pkg/module.py", "a.txt", "/tmp/outside/key"):
-            assert (await box.exec(["ls", "-d", path], timeout_s=10)).exit_code != 0, path
-        assert await box.diff() == ""
-        await box.write_file("pkg/new.py", b"again\n")
-        await box.write_file("pkgs", b"a neighbour\n")
-        patch = await box.diff()
+            assert (await sandbox.exec(["ls", "-d", path], timeout_s=10)).exit_code != 0, path
+        assert await sandbox.diff() == ""
+        await sandbox.write_file("pkg/new.py", b"again\n")
+        await sandbox.write_file("pkgs", b"a neighbour\n")
+        patch = await sandbox.diff()
     assert "pkgs" in patch
     assert "pkg/" not in patch
 
@@ -247,15 +249,15 @@ async def hidden_paths_are_gone_and_the_diff_keeps_silent(subject: Subject) -> N
 @check
 async def adopted_changes_are_no_changes(subject: Subject) -> None:
     """After ``adopt`` the diff contains only later changes, relative to the adopted tree."""
-    async with subject.open() as box:
-        await box.write_file("a.txt", b"adopted\n")
-        await box.write_file("new.txt", b"new\n")
-        assert (await box.exec(["rm", "pkg/module.py"], timeout_s=10)).exit_code == 0
-        await box.adopt()
-        assert await box.diff() == ""
-        await box.write_file("a.txt", b"later\n")
-        assert (await box.exec(["rm", "new.txt"], timeout_s=10)).exit_code == 0
-        patch = await box.diff()
+    async with subject.open() as sandbox:
+        await sandbox.write_file("a.txt", b"adopted\n")
+        await sandbox.write_file("new.txt", b"new\n")
+        assert (await sandbox.exec(["rm", "pkg/module.py"], timeout_s=10)).exit_code == 0
+        await sandbox.adopt()
+        assert await sandbox.diff() == ""
+        await sandbox.write_file("a.txt", b"later\n")
+        assert (await sandbox.exec(["rm", "new.txt"], timeout_s=10)).exit_code == 0
+        patch = await sandbox.diff()
     assert "-adopted\n+later\n" in patch
     assert "deleted file mode" in patch
     assert "pkg/module.py" not in patch

@@ -132,9 +132,9 @@ _SUCCESS = 3
 """Exit status of a child in ``_FOREIGN`` whose system call returned its process id."""
 
 
-async def _run(box: Sandbox, code: str, *arguments: str) -> list[list[str]]:
-    await box.write_file("/tmp/calls.py", code.encode())
-    result = await box.exec(["python3", "/tmp/calls.py", *arguments], timeout_s=60)
+async def _run(sandbox: Sandbox, code: str, *arguments: str) -> list[list[str]]:
+    await sandbox.write_file("/tmp/calls.py", code.encode())
+    result = await sandbox.exec(["python3", "/tmp/calls.py", *arguments], timeout_s=60)
     assert result.exit_code == 0, result
     return [line.split() for line in result.stdout.decode().splitlines()]
 
@@ -157,8 +157,8 @@ def _numbers() -> str:
 @check
 async def refuses_system_calls_that_agents_do_not_need(subject: Subject) -> None:
     """Refused: io_uring, keys, BPF, counters, namespaces, mounts, others' memory and limits, page cache."""
-    async with subject.open() as box:
-        answers = await _run(box, _CALLS + _ATTEMPTS, _numbers())
+    async with subject.open() as sandbox:
+        answers = await _run(sandbox, _CALLS + _ATTEMPTS, _numbers())
         assert len(answers) >= 20
         refused = {row.name for row in syscalls() if row.verdict is not Verdict.ALLOWED}
         for name, answer in answers:
@@ -169,24 +169,24 @@ async def refuses_system_calls_that_agents_do_not_need(subject: Subject) -> None
 @check
 async def has_sockets_of_the_common_families_only(subject: Subject) -> None:
     """Unix, IPv4, IPv6 and netlink's interfaces; no virtual machine sockets, no kernel cryptography."""
-    async with subject.open() as box:
-        families = await _run(box, _SOCKETS)
+    async with subject.open() as sandbox:
+        families = await _run(sandbox, _SOCKETS)
         assert {tuple(words) for words in families} == {("1",), ("2",), ("10",), ("16",)}
 
 
 @check
 async def refuses_system_calls_of_other_architectures(subject: Subject) -> None:
     """A filter for one architecture does not cover the call numbers of another."""
-    async with subject.open() as box:
-        for name, status in await _run(box, _FOREIGN):
+    async with subject.open() as sandbox:
+        for name, status in await _run(sandbox, _FOREIGN):
             assert int(status) != _SUCCESS, name
 
 
 @check
 async def ordinary_programs_run_under_the_filter(subject: Subject) -> None:
     """Threads, process pools, subprocesses, event loops, sockets, file watches, timers, shared memory."""
-    async with subject.open() as box:
-        assert await _run(box, _ORDINARY) == [["works"]]
+    async with subject.open() as sandbox:
+        assert await _run(sandbox, _ORDINARY) == [["works"]]
 
 
 _KEEPER = """
@@ -216,5 +216,5 @@ os.waitpid(child, 0)
 @check
 async def a_process_that_is_not_dumpable_keeps_its_memory(subject: Subject) -> None:
     """Its own child, of the same user, can neither read nor trace it."""
-    async with subject.open() as box:
-        assert await _run(box, _KEEPER) == [["tried"]]
+    async with subject.open() as sandbox:
+        assert await _run(sandbox, _KEEPER) == [["tried"]]

@@ -28,18 +28,20 @@ class AttachedStream(asyncio.StreamReaderProtocol):
 
     Args:
         reader: receives stdout.
-        ended: awaited when the connection is lost, before the reader sees the end; may determine the cause.
+        on_connection_lost: awaited before the reader sees the end; may determine the cause.
     """
 
-    def __init__(self, reader: asyncio.StreamReader, ended: Callable[[], Awaitable[None]]) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, on_connection_lost: Callable[[], Awaitable[None]]
+    ) -> None:
         super().__init__(reader)
         loop = asyncio.get_running_loop()
         self.accepted: asyncio.Future[None] = loop.create_future()
         self.stderr = b""
         self._stderr_bytes = 0
         self._link: asyncio.BaseTransport | None = None
-        self._loop_here = loop
-        self._ended = ended
+        self._event_loop = loop
+        self._on_connection_lost = on_connection_lost
         self._pending = b""
         self._left = 0
         self._kind = 0
@@ -87,11 +89,11 @@ class AttachedStream(asyncio.StreamReaderProtocol):
             self._left -= len(part)
             at += len(part)
             if self._kind == _STDERR:
-                self._complained(part)
+                self._stderr_received(part)
             else:
                 super().data_received(part)
 
-    def _complained(self, part: bytes) -> None:
+    def _stderr_received(self, part: bytes) -> None:
         self.stderr += part[: _KEPT - len(self.stderr)]
         self._stderr_bytes += len(part)
         if self._stderr_bytes > STDERR_BYTES and isinstance(self._link, asyncio.WriteTransport):
@@ -105,17 +107,17 @@ class AttachedStream(asyncio.StreamReaderProtocol):
         """Determine the cause, then end the reader."""
         if not self.accepted.done():
             self.accepted.set_exception(SandboxTransportError("Docker closed the connection"))
-        self._ending = self._loop_here.create_task(self._end(exc))
+        self._ending = self._event_loop.create_task(self._end(exc))
 
     async def _end(self, exc: Exception | None) -> None:
         try:
-            await self._ended()
+            await self._on_connection_lost()
         finally:
             super().connection_lost(exc)
 
 
 async def attach(
-    address: Address, api_version: str, container: str, ended: Callable[[], Awaitable[None]]
+    address: Address, api_version: str, container: str, on_connection_lost: Callable[[], Awaitable[None]]
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, AttachedStream]:
     """Connect to a container that was created with an open stdin and not yet started.
 
@@ -123,14 +125,14 @@ async def attach(
         address: the daemon's address.
         api_version: e.g. ``1.41``.
         container: the container's id.
-        ended: see ``AttachedStream``.
+        on_connection_lost: see ``AttachedStream``.
 
     Raises:
         SandboxTransportError: the daemon cannot be reached or refuses.
     """
     reader = asyncio.StreamReader(limit=_LIMIT)
     try:
-        transport, protocol = await address.connect(lambda: AttachedStream(reader, ended))
+        transport, protocol = await address.connect(lambda: AttachedStream(reader, on_connection_lost))
     except OSError as error:
         raise SandboxTransportError(f"cannot reach the Docker daemon at {address.url}: {error}") from error
     query = "stream=1&stdin=1&stdout=1&stderr=1"

@@ -242,7 +242,7 @@ class DockerBackend:
         assert container.client is not None, "it has started"
         async with self._freed_on_failure(container, spec):
             if ahead:
-                container.become(spec)
+                container.claim(spec)
             stamps = await list_tree(container.client, spec.workdir)
         self._enter(container)
         container_env = {name: value for name, value in container.env.items() if name not in _NOT_THE_IMAGES}
@@ -305,9 +305,9 @@ class DockerBackend:
     async def _connect(self, container: Container) -> AgentClient:
         version = self.daemon.client.api_version
         reader, writer, container.stream = await attach(
-            self.daemon.address, version, container.container_id, container.ended
+            self.daemon.address, version, container.container_id, container.on_connection_lost
         )
-        client = AgentClient(reader, writer, post_mortem=container.last_words)
+        client = AgentClient(reader, writer, post_mortem=container.exit_cause)
         writer.write(bootstrap())
         return client
 

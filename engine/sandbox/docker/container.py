@@ -59,7 +59,7 @@ class Container:
         """Return whether the agent accepts calls, as far as is known."""
         return not self._expected and self.client is not None and self.client.usable
 
-    def become(self, spec: SandboxSpec) -> None:
+    def claim(self, spec: SandboxSpec) -> None:
         """Assign a container started ahead of demand to ``spec``; its lifetime begins now."""
         deadline = time.monotonic() + spec.limits.lifetime_s
         self.entry = replace(self.entry, name=spec.name, deadline=deadline)
@@ -69,7 +69,7 @@ class Container:
         """Return the error output of the shell or the agent."""
         return self.stream.stderr.decode(errors="replace").strip() if self.stream else ""
 
-    def last_words(self) -> str:
+    def exit_cause(self) -> str:
         """Return the best known cause of an unexplained end."""
         return self.stderr()
 
@@ -90,7 +90,7 @@ class Container:
         with contextlib.suppress(SandboxError):
             await self.daemon.call(kill)
 
-    async def ended(self) -> None:
+    async def on_connection_lost(self) -> None:
         """Handle a lost connection: determine the cause before the sandbox's user sees an error."""
         if self._expected or self.client is None:
             return

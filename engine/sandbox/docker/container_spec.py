@@ -36,7 +36,7 @@ DEADLINE = f"{DOMAIN}/deadline"
 """Unix time after which any reaper may remove the container."""
 OWNER = f"{DOMAIN}/owner"
 ROLE = f"{DOMAIN}/role"
-SANDBOX, PRISTINE = "sandbox", "pristine"
+SANDBOX, BASE_FILES = "sandbox", "pristine"
 
 _MODULES = ("wire", "limits", "children", "processes", "files", "main")
 _BOOT = (
@@ -219,6 +219,6 @@ def base_files_config(image: DockerImage, owner: ContainerOwner, lifetime_s: flo
         "Entrypoint": ["/never-started"],
         "Cmd": [],
         "NetworkDisabled": True,
-        "Labels": {ROLE: PRISTINE, DEADLINE: str(int(time.time() + lifetime_s)), OWNER: owner.label()},
+        "Labels": {ROLE: BASE_FILES, DEADLINE: str(int(time.time() + lifetime_s)), OWNER: owner.label()},
         "HostConfig": {"NetworkMode": "none", "LogConfig": {"Type": "none", "Config": {}}},
     }

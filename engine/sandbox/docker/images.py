@@ -97,22 +97,22 @@ class Images:
     async def _find(self, name: str) -> DockerImage:
         if name.startswith(_LOCAL):
             image = await asyncio.to_thread(import_local, self._daemon, self._home, name)
-            await self._brought(image)
+            await self._record_fetched(image)
         elif name.startswith(PREFIX):
             async with self._places:
                 built = await asyncio.to_thread(
                     build, self._daemon, self._home, name, self._config, registries=self._registries
                 )
             image = DockerImage(id=built, name=name)
-            await self._brought(image)
+            await self._record_fetched(image)
         else:
             image_id = await self._daemon.call(lambda client: _inspect(client, name))
             image = DockerImage(id=image_id or await self._pull(name), name=name)
             if image_id is None:
-                await self._brought(image)
+                await self._record_fetched(image)
         return image
 
-    async def _brought(self, image: DockerImage) -> None:
+    async def _record_fetched(self, image: DockerImage) -> None:
         """Record a fetched image; remove old ones beyond the budget, which may fail and is then logged."""
         self._used.mkdir(parents=True, exist_ok=True)
         record = self._record(image.id)

@@ -106,7 +106,7 @@ def _fill(
     tar.add(etc, "etc", filter=owned(0))
     folders = {HOME: (_USER, 0o755), "/tmp": (0, 0o1777)}
     for path in (*folders, *_FOLDERS, *(target for _, target in binds)):
-        for folder in _way(path):
+        for folder in _ancestors(path):
             if folder not in written:
                 owner, mode = folders.get(f"/{folder}", (0, 0o755))
                 info = tarfile.TarInfo(folder)
@@ -118,7 +118,7 @@ def _fill(
         tar.addfile(owned(0)(info))
 
 
-def _way(path: str) -> list[str]:
+def _ancestors(path: str) -> list[str]:
     """Return all ancestors of a path from the root, the path included."""
     parts = path.strip("/").split("/")
     return ["/".join(parts[: number + 1]) for number in range(len(parts))]

@@ -147,7 +147,7 @@ class KubernetesBackend:
                 session.fleet.remove(pod)
                 raise
             return pod
-        if len(session.fleet.pods) >= self.config.max_live and session.warm.give_way() is not None:
+        if len(session.fleet.pods) >= self.config.max_live and session.warm.evict() is not None:
             await session.fleet.one_gone()
         return await session.fleet.launch(spec)
 

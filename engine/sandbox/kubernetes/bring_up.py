@@ -21,7 +21,7 @@ from engine.sandbox.kubernetes import diagnosis
 from engine.sandbox.kubernetes.api.errors import ApiError
 from engine.sandbox.kubernetes.connect import Stream
 from engine.sandbox.kubernetes.informer import PodInformer
-from engine.sandbox.kubernetes.manifests.spec import PRISTINE, SANDBOX
+from engine.sandbox.kubernetes.manifests.spec import BASE_FILES, SANDBOX
 from engine.sandbox.kubernetes.pod import Pod
 from engine.sandbox.responses import Greeting
 
@@ -84,7 +84,7 @@ async def connect(config: KubernetesConfig, pod: Pod, dial: Dial) -> None:
     """
     give_up = time.monotonic() + config.start_timeout_s
     (agent, greeting), (pristine, _) = await asyncio.gather(
-        _reach(pod, SANDBOX, dial, give_up), _reach(pod, PRISTINE, dial, give_up)
+        _reach(pod, SANDBOX, dial, give_up), _reach(pod, BASE_FILES, dial, give_up)
     )
     pod.agent, pod.pristine = agent, pristine
     pod.env, pod.api = greeting.env, greeting.api
@@ -107,7 +107,7 @@ async def _reach(pod: Pod, container: str, dial: Dial, give_up: float) -> tuple[
                 return client, await client.hello(max(0.1, give_up - time.monotonic()))
     except (OSError, ApiError) as error:
         if not _not_yet(error):
-            await pod.settle()
+            await pod.wait_for_verdict()
             raise SandboxStartError(
                 f"the agent in container {container} of pod {pod.name} cannot be started: {error}"
             ) from error

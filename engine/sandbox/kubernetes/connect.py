@@ -1,7 +1,7 @@
 """Byte stream to an agent in a pod: over the pod network, or through the API server's ``pods/exec``.
 
 The cluster reports why a stream ended only a moment later. The reader therefore sees the end only after the
-``ended`` callback has returned.
+``on_connection_lost`` callback has returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from engine.sandbox.kubernetes.api.client import EXEC_PROTOCOLS, KubeApi
 from engine.sandbox.responses import STDERR_BYTES
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Ended = Callable[[], Awaitable[None]]
+OnConnectionLost = Callable[[], Awaitable[None]]
 _LIMIT = 1 << 20
 _CONNECT_S = 5.0
 _MESSAGE = 1 << 15
@@ -27,11 +27,11 @@ _KEEPALIVE = ((socket.TCP_KEEPIDLE, 15), (socket.TCP_KEEPINTVL, 5), (socket.TCP_
 
 
 class HeldStream(asyncio.StreamReaderProtocol):
-    """Stream whose reader sees the end only after ``ended`` has finished."""
+    """Stream whose reader sees the end only after ``on_connection_lost`` has finished."""
 
-    def __init__(self, reader: asyncio.StreamReader, ended: Ended) -> None:
+    def __init__(self, reader: asyncio.StreamReader, on_connection_lost: OnConnectionLost) -> None:
         super().__init__(reader)
-        self._ended = ended
+        self._on_connection_lost = on_connection_lost
         self._ending: asyncio.Task[None] | None = None
 
     def eof_received(self) -> bool:
@@ -44,12 +44,12 @@ class HeldStream(asyncio.StreamReaderProtocol):
 
     async def _end(self, exc: Exception | None) -> None:
         try:
-            await self._ended()
+            await self._on_connection_lost()
         finally:
             super().connection_lost(exc)
 
 
-async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stream:
+async def over_network(host: str, port: int, token: bytes, on_connection_lost: OnConnectionLost) -> Stream:
     """Connect to an agent over the pod network and send the token.
 
     Raises:
@@ -59,7 +59,9 @@ async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stre
     try:
         async with asyncio.timeout(_CONNECT_S):
             loop = asyncio.get_running_loop()
-            transport, protocol = await loop.create_connection(lambda: HeldStream(reader, ended), host, port)
+            transport, protocol = await loop.create_connection(
+                lambda: HeldStream(reader, on_connection_lost), host, port
+            )
     except TimeoutError:
         raise OSError(f"no connection to {host}:{port} within {_CONNECT_S:g} s") from None
     sock = transport.get_extra_info("socket")
@@ -70,7 +72,9 @@ async def over_network(host: str, port: int, token: bytes, ended: Ended) -> Stre
     return reader, asyncio.StreamWriter(transport, protocol, reader, asyncio.get_running_loop())
 
 
-async def over_exec(api: KubeApi, pod: str, container: str, argv: Sequence[str], ended: Ended) -> Stream:
+async def over_exec(
+    api: KubeApi, pod: str, container: str, argv: Sequence[str], on_connection_lost: OnConnectionLost
+) -> Stream:
     """Start an agent by ``pods/exec`` and connect to its stdin and stdout.
 
     Args:
@@ -84,7 +88,9 @@ async def over_exec(api: KubeApi, pod: str, container: str, argv: Sequence[str],
     ours, theirs = socket.socketpair()
     reader = asyncio.StreamReader(limit=_LIMIT)
     loop = asyncio.get_running_loop()
-    transport, protocol = await loop.create_connection(lambda: HeldStream(reader, ended), sock=ours)
+    transport, protocol = await loop.create_connection(
+        lambda: HeldStream(reader, on_connection_lost), sock=ours
+    )
     inner = await asyncio.open_connection(sock=theirs, limit=_LIMIT)
     pump = loop.create_task(_pump(websocket, *inner))
     _pumps.add(pump)

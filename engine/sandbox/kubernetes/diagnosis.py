@@ -21,7 +21,7 @@ from engine.errors import (
 )
 from engine.sandbox.agent.interpreters import NO_PYTHON_STATUS
 from engine.sandbox.kubernetes.manifests.labels import IMAGE
-from engine.sandbox.kubernetes.manifests.spec import PRISTINE, SANDBOX
+from engine.sandbox.kubernetes.manifests.spec import BASE_FILES, SANDBOX
 from engine.sandbox.registries import without_image
 
 Json = dict[str, Any]
@@ -76,7 +76,7 @@ class Waiting:
 
 def running(pod: Json) -> bool:
     """Return whether both containers run and the pod has an address."""
-    states = (_state(pod, SANDBOX), _state(pod, PRISTINE))
+    states = (_state(pod, SANDBOX), _state(pod, BASE_FILES))
     return all("running" in state for state in states) and bool(address(pod))
 
 
@@ -110,7 +110,7 @@ def failure(pod: Json | None) -> SandboxError | None:
         return SandboxEvictedError(
             f"pod {name} was taken away: {reason or (disruption or {}).get('reason')}: {words}"
         )
-    for container in (SANDBOX, PRISTINE):
+    for container in (SANDBOX, BASE_FILES):
         if terminated := _state(pod, container).get("terminated"):
             return _ended(pod, container, terminated)
     for state in _waiting_states(status):

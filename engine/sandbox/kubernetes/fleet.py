@@ -122,7 +122,7 @@ class Fleet:
         """Remove a pod, retried until it is gone; returns at once."""
         if pod.name not in self._removals:
             pod.ending = True
-            removal = self._remove(pod) if pod.name in self.pods else pod.hang_up()
+            removal = self._remove(pod) if pod.name in self.pods else pod.close_connections()
             task = asyncio.get_running_loop().create_task(removal)
             self._removals[pod.name] = task
             task.add_done_callback(partial(self._removed, pod.name))
@@ -143,7 +143,7 @@ class Fleet:
     async def remove_all(self, timeout_s: float) -> None:
         """Remove every pod with one request; the rest is garbage-collected with the owner."""
         pods = list(self.pods.values())
-        await asyncio.gather(*(pod.hang_up() for pod in pods))
+        await asyncio.gather(*(pod.close_connections() for pod in pods))
         try:
             if pods:
                 owned = labels.selector({**labels.OURS, labels.OWNER: self._lease.name})
@@ -164,7 +164,7 @@ class Fleet:
         if config.connect == "exec":
             path, argv = f"{self.path}/{pod.name}", spec.exec_command(config)
             return lambda container: over_exec(self._api, path, container, argv, pod.lost)
-        ports = {spec.SANDBOX: config.agent_port, spec.PRISTINE: config.agent_port + 1}
+        ports = {spec.SANDBOX: config.agent_port, spec.BASE_FILES: config.agent_port + 1}
         return lambda container: over_network(address, ports[container], token, pod.lost)
 
     async def _create(self, pod: Pod, token: bytes) -> None:
@@ -231,7 +231,7 @@ class Fleet:
     # --- removal -----------------------------------------------------------------------------------
 
     async def _remove(self, pod: Pod) -> None:
-        await pod.hang_up()
+        await pod.close_connections()
         grace = self.config.delete_grace_s
         async for attempt in retrying(_not_gone):
             with attempt:

@@ -61,16 +61,16 @@ class PodInformer:
         """Last resource version seen; empty before the first list, and when it is too old to watch from."""
         self._listed = 0.0
         self._waiters: dict[str, set[asyncio.Event]] = {}
-        self._looks: dict[str, asyncio.Task[None]] = {}
-        self._dead: OrderedDict[str, None] = OrderedDict()
+        self._refreshes: dict[str, asyncio.Task[None]] = {}
+        self._deleted_uids: OrderedDict[str, None] = OrderedDict()
 
     async def run(self) -> None:
         """Follow the cluster until cancelled."""
         try:
             await self._run()
         finally:
-            for look in self._looks.values():
-                look.cancel()
+            for refresh in self._refreshes.values():
+                refresh.cancel()
 
     async def _run(self) -> None:
         while True:
@@ -100,10 +100,10 @@ class PodInformer:
         """Store a pod returned by a request."""
         meta = pod["metadata"]
         known = self.pods.get(meta["name"])
-        if meta["uid"] in self._dead or (known is not None and not _newer(meta, known["metadata"])):
+        if meta["uid"] in self._deleted_uids or (known is not None and not _newer(meta, known["metadata"])):
             return
         self.pods[meta["name"]] = pod
-        self._tell(meta["name"], pod)
+        self._notify(meta["name"], pod)
 
     async def wait(self, name: str, check: Callable[[Json | None], T | None], timeout_s: float | None) -> T:
         """Wait until ``check`` returns a value for a pod (None once it is gone), and return the value.
@@ -126,7 +126,7 @@ class PodInformer:
                         async with asyncio.timeout(_LOOK_AGAIN_S):
                             await event.wait()
                     except TimeoutError:
-                        self._look_soon(name)
+                        self._schedule_refresh(name)
         finally:
             waiters = self._waiters[name]
             waiters.discard(event)
@@ -140,15 +140,15 @@ class PodInformer:
             names.add(pod["metadata"]["name"])
             self.note(pod)
         for name in set(self.pods) - names:
-            await self._look(name)
+            await self._refresh(name)
         return str(listing["metadata"]["resourceVersion"])
 
-    def _look_soon(self, name: str) -> None:
-        if name not in self._looks:
-            task = self._looks[name] = asyncio.create_task(self._look(name))
-            task.add_done_callback(lambda _: self._looks.pop(name))
+    def _schedule_refresh(self, name: str) -> None:
+        if name not in self._refreshes:
+            task = self._refreshes[name] = asyncio.create_task(self._refresh(name))
+            task.add_done_callback(lambda _: self._refreshes.pop(name))
 
-    async def _look(self, name: str) -> None:
+    async def _refresh(self, name: str) -> None:
         """Read one pod and let its waiters check again. Errors are ignored until the next time."""
         try:
             self.note(await self._api.get(f"{self._path}/{name}", patience_s=0))
@@ -174,7 +174,7 @@ class PodInformer:
                     raise ApiError(str(resource.get("message")), status=int(resource.get("code") or 0))
                 self._version = str(resource["metadata"]["resourceVersion"])
                 if kind == "DELETED":
-                    self._bury(resource["metadata"]["uid"])
+                    self._mark_deleted(resource["metadata"]["uid"])
                     self._drop(resource["metadata"]["name"])
                 elif kind != "BOOKMARK":
                     self.note(resource)
@@ -186,16 +186,16 @@ class PodInformer:
     def _drop(self, name: str) -> None:
         pod = self.pods.pop(name, None)
         if pod is not None:
-            self._bury(pod["metadata"]["uid"])
+            self._mark_deleted(pod["metadata"]["uid"])
         if pod is not None or name in self._waiters:
-            self._tell(name, None)
+            self._notify(name, None)
 
-    def _bury(self, uid: str) -> None:
-        self._dead[uid] = None
-        if len(self._dead) > _REMEMBERED:
-            self._dead.popitem(last=False)
+    def _mark_deleted(self, uid: str) -> None:
+        self._deleted_uids[uid] = None
+        if len(self._deleted_uids) > _REMEMBERED:
+            self._deleted_uids.popitem(last=False)
 
-    def _tell(self, name: str, pod: Json | None) -> None:
+    def _notify(self, name: str, pod: Json | None) -> None:
         for event in self._waiters.get(name, ()):
             event.set()
         self._changed(name, pod)

@@ -81,11 +81,11 @@ class Pod:
         if self.ending or self.failed:
             return
         with contextlib.suppress(SandboxError):
-            await self.settle()
+            await self.wait_for_verdict()
         if not self.failed:
             self.fail(SandboxDiedError("the sandbox ended while it was in use: its connection was lost"))
 
-    async def settle(self) -> None:
+    async def wait_for_verdict(self) -> None:
         """Wait a moment for the cluster to report the pod's state. Raises the error that ended it, if any."""
         await asyncio.wait((self._verdict,), timeout=_VERDICT_S)
         self.check()
@@ -98,7 +98,7 @@ class Pod:
             client.fail(self._verdict.result())
         return client
 
-    async def hang_up(self) -> None:
+    async def close_connections(self) -> None:
         """Close the connections, which ends the agents and with them the containers."""
         self.ending = True
         await asyncio.gather(*(client.close() for client in self._clients))

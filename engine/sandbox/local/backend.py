@@ -145,7 +145,7 @@ class LocalBackend:
         processes = await warm.take(kind)
         if processes is not None:
             try:
-                await processes.become(spec)
+                await processes.assign(spec)
             except BaseException:
                 self._discard(processes)
                 raise

@@ -22,7 +22,7 @@ from engine.sandbox.local.images import OWNER
 
 OUT = "/out"
 """Path in the sandbox of the folder that the program may write to."""
-_SAID = 500
+_MAX_MESSAGE_CHARS = 500
 _START = """
 import os, resource, sys
 memory, size, user = (int(sys.argv.pop(1)) for _ in range(3))
@@ -98,7 +98,7 @@ def run_contained(
         command += ["--bind", str(writes), OUT, "--chdir", OUT, "--seccomp", str(seccomp.fileno())]
         command += ["--", base.python, "-I", "-S", "-B", "-c", _START]
         command += [str(limits.memory_mb << 20), str(limits.file_mb << 20), str(OWNER), *arguments]
-        with _lent(reads.values(), writes):
+        with _owner_access(reads.values(), writes):
             _run(command, limits.seconds, seccomp.fileno())
 
 
@@ -116,7 +116,7 @@ def _namespaces() -> list[str]:
 
 
 @contextlib.contextmanager
-def _lent(reads: Iterable[Path], writes: Path) -> Iterator[None]:
+def _owner_access(reads: Iterable[Path], writes: Path) -> Iterator[None]:
     """As root, give the owner of images access to a contained program's inputs and output folder."""
     if os.geteuid() != 0:
         yield
@@ -155,7 +155,9 @@ def _run(command: Sequence[str], seconds: float, inherited: int) -> None:
         raise HostileInputError(f"it took more than {seconds:g} s") from None
     if completed.returncode != 0:
         last_line = completed.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        raise HostileInputError(last_line[-_SAID:] or f"it ended with code {completed.returncode}")
+        raise HostileInputError(
+            last_line[-_MAX_MESSAGE_CHARS:] or f"it ended with code {completed.returncode}"
+        )
 
 
 def check_tree(folder: Path, *, max_entries: int, max_bytes: int) -> None:

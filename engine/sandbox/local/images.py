@@ -97,7 +97,7 @@ def load_image(home: Path, name: str) -> Image:
         status, rootfs = path.stat(), folder / "rootfs"
         workdir = rootfs / described["workdir"].lstrip("/")
         if workdir.stat().st_uid == 0 == os.geteuid():
-            _give_away(rootfs)
+            _change_owner(rootfs)
         owner = workdir.stat()
         return Image(
             name=folder.name,
@@ -147,7 +147,7 @@ def build_image(
         target = staging / "rootfs" / workdir.lstrip("/")
         shutil.copytree(tree, target, symlinks=True)
         if os.geteuid() == 0:
-            _give_away(staging / "rootfs")
+            _change_owner(staging / "rootfs")
         relative_binds = {target: _relative(home, source) for target, source in (binds or {}).items()}
         description = {"workdir": workdir, "env": dict(env or {}), "binds": relative_binds}
         (staging / "image.json").write_text(json.dumps(description, indent=2, sort_keys=True))
@@ -190,7 +190,7 @@ def _present(home: Path, binds: Mapping[str, str]) -> dict[str, str]:
     return {target: str(path) for target, path in paths.items()}
 
 
-def _give_away(folder: Path) -> None:
+def _change_owner(folder: Path) -> None:
     for parent, _, names in os.walk(folder):
         for path in (parent, *(os.path.join(parent, name) for name in names)):
             os.chown(path, OWNER, OWNER, follow_symlinks=False)

@@ -44,7 +44,7 @@ class Processes:
             self.client.fail(SandboxDiedError("the sandbox reached the end of its lifetime"))
         self.spawner.kill(self.entry.id)
 
-    async def become(self, spec: SandboxSpec) -> None:
+    async def assign(self, spec: SandboxSpec) -> None:
         """Assign a warm sandbox to the request ``spec``; its lifetime begins now."""
         deadline = time.monotonic() + spec.limits.lifetime_s
         self.entry = replace(self.entry, run_id=spec.run_id, name=spec.name, deadline=deadline)

@@ -60,7 +60,7 @@ class PoolReporter:
 
     def alert(self, severity: Literal["info", "warning", "error"], code: str, message: str) -> None:
         """Emit an alert at once."""
-        self._quietly(
+        self._emit_logged(
             lambda sink: sink.emit(Alert, severity=severity, code=code, message=message, iteration=None)
         )
 
@@ -73,8 +73,8 @@ class PoolReporter:
 
     def _tick(self) -> None:
         self._timer = None
-        self._quietly(lambda _: self._flush())
-        self._quietly(lambda sink: sink.emit(PoolStatus, **self._status()))
+        self._emit_logged(lambda _: self._flush())
+        self._emit_logged(lambda sink: sink.emit(PoolStatus, **self._status()))
 
     def _flush(self) -> None:
         changed, self._changed = list(self._changed.values()), {}
@@ -83,7 +83,7 @@ class PoolReporter:
         for start in range(0, len(changed), _BATCH):
             self._sink.emit(SandboxesChanged, records=changed[start : start + _BATCH])
 
-    def _quietly(self, tell: Callable[[EventSink], object]) -> None:
+    def _emit_logged(self, tell: Callable[[EventSink], object]) -> None:
         """Emit, logging failures: a timer has no caller, and the run notices a broken spool itself."""
         if self._sink is None:
             return

@@ -26,7 +26,7 @@ from engine.sandbox.kubernetes.manifests import labels
 from engine.sandbox.kubernetes.manifests.images import resolve_image
 
 Json = dict[str, Any]
-SANDBOX, PRISTINE = "sandbox", "pristine"
+SANDBOX, BASE_FILES = "sandbox", "pristine"
 ACCEPT_S = 90
 """Time an agent waits for its client before it exits, and with it the container, seconds."""
 SLACK_S = 120
@@ -186,7 +186,7 @@ def _pod_spec(
         "securityContext": pod_security(config),
         "containers": [
             _container(config, SANDBOX, image, sandbox_resources, config.agent_port, token, limits),
-            _container(config, PRISTINE, image, pristine_resources, config.agent_port + 1, token),
+            _container(config, BASE_FILES, image, pristine_resources, config.agent_port + 1, token),
         ],
         **_agent_volume(config),
         **placement(config),
@@ -249,7 +249,7 @@ def _container(
         "command": agent_command(config, port),
         "env": env,
         "ports": [
-            {"name": "agent" if name == SANDBOX else PRISTINE, "containerPort": port, "protocol": "TCP"}
+            {"name": "agent" if name == SANDBOX else BASE_FILES, "containerPort": port, "protocol": "TCP"}
         ],
         "resources": resources,
         "securityContext": security(config.added_capabilities),

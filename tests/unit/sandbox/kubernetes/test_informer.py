@@ -135,5 +135,5 @@ async def test_waiters_are_notified_of_changes_and_of_removal() -> None:
         await asyncio.sleep(0)
     assert (await newer)["metadata"]["resourceVersion"] == "3"
     assert not over.done()
-    await informer._look("a")
+    await informer._refresh("a")
     assert await over
