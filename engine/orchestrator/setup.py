@@ -50,7 +50,7 @@ from engine.rollout.scheduler import RolloutScheduler
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
-from engine.testing.toolchain import renew_toolchains
+from engine.testing.toolchain import update_toolchains
 from engine.types import Group, TaskRow, Trajectory
 from engine.verifiers.execution_based.commands import visible_row
 from engine.verifiers.execution_based.runs import TestRuns
@@ -111,7 +111,7 @@ async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
     Raises:
         PreflightError: lists everything that the machine lacks.
     """
-    await asyncio.to_thread(renew_toolchains, run.home)
+    await asyncio.to_thread(update_toolchains, run.home)
     backend = make_backend(config, run.home, run_id=run.run_id)
     for finding in await require(backend):
         log.warning("sandbox_preflight", finding=finding.message)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from engine.errors import PatchError
-from engine.patches.commands import check_room, private_folder, run_git
+from engine.patches.commands import check_disk_space, private_folder, run_git
 from engine.patches.trees import FileState, Tree, check_names, is_plain, read_tree, write_tree
 
 
@@ -51,7 +51,7 @@ def touched(patch: str) -> list[str]:
         for direction in ([], ["--reverse"]):
             done = run_git(Path(name), "apply", "--numstat", "-z", *direction, "-", stdin=data)
             if done.exit_code != 0:
-                raise PatchError(f"the patch does not apply: {done.said}")
+                raise PatchError(f"the patch does not apply: {done.stderr}")
             names.update(os.fsdecode(row.split(b"\t", 2)[2]) for row in done.output.split(b"\0") if row)
     paths = sorted(name for name in names if is_plain(name))
     check_names(paths)
@@ -74,8 +74,8 @@ def apply_patch(before: Tree, patch: str) -> Changes:
         write_tree(folder / "tree", before)
         done = run_git(folder, "apply", "--whitespace=nowarn", "-", stdin=data)
         if done.exit_code != 0:
-            check_room(folder, data)
-            raise PatchError(f"the patch does not apply: {done.said}")
+            check_disk_space(folder, data)
+            raise PatchError(f"the patch does not apply: {done.stderr}")
         return changes_between(before, read_tree(folder / "tree"))
 
 

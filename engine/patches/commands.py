@@ -38,7 +38,7 @@ class Finished(NamedTuple):
     exit_code: int
     output: bytes
     """Standard output."""
-    said: str
+    stderr: str
     """Beginning of standard error."""
 
 
@@ -126,7 +126,7 @@ def _run(folder: Path, command: Sequence[str], stdin: bytes) -> Finished:
     return finished
 
 
-def check_room(folder: Path, patch: bytes) -> None:
+def check_disk_space(folder: Path, patch: bytes) -> None:
     """Check that a command that failed on a patch had enough disk space for its files.
 
     Raises:

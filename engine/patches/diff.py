@@ -56,7 +56,7 @@ def _diff(before: Tree, after: Tree, attributes: str) -> str:
         options = ["--no-index", "--binary", "--full-index", "--no-renames", "--no-prefix", "--no-color"]
         done = run_git(folder, "diff", *options, "--no-ext-diff", "--no-textconv", "a", "b")
     if done.exit_code not in (0, 1):
-        raise PatchError(f"git could not compare the files: {done.said}")
+        raise PatchError(f"git could not compare the files: {done.stderr}")
     return _SAME_SIDE.sub(_both_sides, done.output.decode())
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.errors import PatchError
 from engine.patches.apply import Changes, changes_between, encode, touched
-from engine.patches.commands import check_room, private_folder, run_git, run_patch
+from engine.patches.commands import check_disk_space, private_folder, run_git, run_patch
 from engine.patches.structure import header_paths, parse_patch
 from engine.patches.trees import Tree, check_names, is_plain, read_tree, write_tree
 
@@ -95,7 +95,7 @@ def _first_that_succeeds(folder: Path, patch: str, before: Tree, names: Collecti
             succeeded = run_patch(folder, *_TIDY, *arguments, "../bare.diff").exit_code == 0
         if succeeded:
             return _how(program, patch)
-    check_room(folder, encode(patch))
+    check_disk_space(folder, encode(patch))
     if run_git(folder, "apply", "--check", "--reverse", "../patch.diff").exit_code != 0:
         raise PatchError("the patch does not apply with any command of the official harness")
     return "the patch, or the rest of it, was applied already"
@@ -163,4 +163,4 @@ def _make_repository(folder: Path, blobs: Sequence[bytes]) -> None:
     ):
         done = run_git(folder, *_REPOSITORY, *command, stdin=stdin.encode())
         if done.exit_code != 0:
-            raise PatchError(f"no repository of the patch's files: {done.said}")
+            raise PatchError(f"no repository of the patch's files: {done.stderr}")

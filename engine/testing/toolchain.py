@@ -21,7 +21,7 @@ MOUNT = "/opt/trainyard"
 DRIVER = f"{MOUNT}/trainyard_driver.py"
 
 
-def renew_toolchains(home: Path) -> None:
+def update_toolchains(home: Path) -> None:
     """Rebind images of earlier versions to copies of their toolchains with this version's scripts.
 
     Toolchains of earlier versions are kept, because running sandboxes have them mounted.
@@ -29,20 +29,20 @@ def renew_toolchains(home: Path) -> None:
     Raises:
         OSError: the data folder cannot be written.
     """
-    rebind_images(home, MOUNT, functools.cache(_renewed))
+    rebind_images(home, MOUNT, functools.cache(_updated))
 
 
-def _renewed(folder: Path) -> Path:
+def _updated(folder: Path) -> Path:
     """Return a toolchain with this version's scripts: the folder itself, or a copy."""
     paths = {folder / name: script for name, script in runner_scripts().items()}
     if all(path.is_file() and path.read_bytes() == script for path, script in paths.items()):
         return folder
     scripts = b"".join(paths.values())
     target = folder.with_name(hashlib.sha256(folder.name.encode() + scripts).hexdigest()[:16])
-    return made_once(target, lambda draft: shutil.copytree(folder, draft / target.name, symlinks=True))
+    return create_once(target, lambda draft: shutil.copytree(folder, draft / target.name, symlinks=True))
 
 
-def made_once(target: Path, make: Callable[[Path], Path]) -> Path:
+def create_once(target: Path, make: Callable[[Path], Path]) -> Path:
     """Return a toolchain's folder; a missing one is created atomically, safely against other processes.
 
     Args:

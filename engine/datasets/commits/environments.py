@@ -24,7 +24,7 @@ from engine.datasets.commits.project_files import ProjectFiles
 from engine.datasets.curation.toolchain import PYTEST
 from engine.datasets.sources.downloads import run_pip_files, unpack
 from engine.errors import DatasetError, PreflightError
-from engine.testing.toolchain import MOUNT, made_once, runner_scripts
+from engine.testing.toolchain import MOUNT, create_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _RESOLVE_S = 120.0
@@ -113,7 +113,7 @@ def ensure_environment(home: Path, pins: Sequence[str], project: ProjectFiles) -
             (folder / path).write_text(text)
         return folder
 
-    folder = made_once(target, download)
+    folder = create_once(target, download)
     return Environment(folder=folder, pins=tuple(pins), plugins=_plugins(folder))
 
 

@@ -28,7 +28,7 @@ from engine.datasets.curation.baseline import (
     sandbox_spec,
 )
 from engine.datasets.curation.candidates import Candidate, CandidateQueue, find_candidates, split_by_file
-from engine.datasets.curation.injected import WORKDIR, Noticed, make_row
+from engine.datasets.curation.injected import WORKDIR, DetectedFault, make_row
 from engine.datasets.curation.measurements import Measurements, Trial
 from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.sources.fetch import Source, fetch_source
@@ -213,25 +213,25 @@ async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, 
     rows: list[TaskRow] = []
     names: set[str] = set()
 
-    async def detect(candidate: Candidate) -> Noticed | None:
+    async def detect(candidate: Candidate) -> DetectedFault | None:
         async with permits:
-            return await _despite_host(run, candidate, lambda: _noticed(run, candidate))
+            return await _despite_host(run, candidate, lambda: _detect_fault(run, candidate))
 
     while len(rows) < wanted:
         batch = queue.take(min(_BATCH_PER_WORKER * run.config.workers, 2 * (wanted - len(rows))))
         if not batch:
             break
-        for noticed in await asyncio.gather(*(detect(candidate) for candidate in batch)):
-            if noticed is None:
+        for detected in await asyncio.gather(*(detect(candidate) for candidate in batch)):
+            if detected is None:
                 continue
             if len(rows) >= wanted:
                 run.fates["not_wanted"] += 1
                 continue
             make = partial(
-                asyncio.to_thread, make_row, noticed, split, names, hint=run.config.hint, home=run.home
+                asyncio.to_thread, make_row, detected, split, names, hint=run.config.hint, home=run.home
             )
-            if (row := await _despite_host(run, noticed.candidate, make)) is not None:
-                queue.keep(noticed.candidate)
+            if (row := await _despite_host(run, detected.candidate, make)) is not None:
+                queue.keep(detected.candidate)
                 rows.append(row)
                 run.fates["kept"] += 1
         run.say(f"{split} tasks")
@@ -263,7 +263,7 @@ async def _despite_host(run: _Curation, candidate: Candidate, action: Callable[[
     return None
 
 
-async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
+async def _detect_fault(run: _Curation, candidate: Candidate) -> DetectedFault | None:
     """Return the candidate with its failing tests; None unless the tests detect the fault every time."""
     kept = run.kept[candidate.baseline.image]
     trial = kept.trial(candidate)
@@ -285,7 +285,7 @@ async def _noticed(run: _Curation, candidate: Candidate) -> Noticed | None:
     if trial.problem:
         run.fates[trial.problem] += 1
         return None
-    return Noticed(
+    return DetectedFault(
         candidate=candidate,
         failing=trial.failing,
         passing=tuple(test for test in candidate.tests if test not in trial.failing),

@@ -25,7 +25,7 @@ WORKDIR = "/testbed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Noticed:
+class DetectedFault:
     """A candidate whose fault the tests detect every time."""
 
     candidate: Candidate
@@ -34,17 +34,17 @@ class Noticed:
     exception: str
 
 
-def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
+def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
     """Build the image of a detected fault and return its task.
 
     Args:
-        noticed: the candidate and the observed test failures.
+        detected: the candidate and the observed test failures.
         split: the row's split.
         names: instance ids in use; the new one is added.
         hint: how exactly the statement locates the symptom.
         home: the data folder.
     """
-    candidate = noticed.candidate
+    candidate = detected.candidate
     fault, source = candidate.fault, candidate.baseline.source
     gold = diff_texts(candidate.path, candidate.mutated, candidate.source)
     name = _unique_name(candidate, names)
@@ -53,13 +53,13 @@ def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home:
         instance_id=name,
         repo=source.name,
         base_commit=source.revision,
-        problem_statement=_statement(noticed, hint),
+        problem_statement=_statement(detected, hint),
         image=f"local:{_build_image(home, candidate)}",
         workdir=WORKDIR,
         difficulty={
             "function_lines": fault.function_last_line - fault.function_first_line + 1,
             "num_tests": len(candidate.tests),
-            "num_fail_to_pass": len(noticed.failing),
+            "num_fail_to_pass": len(detected.failing),
             "patch_lines": count_changed_lines(gold),
             "num_candidates": candidate.num_faults,
         },
@@ -67,8 +67,8 @@ def make_row(noticed: Noticed, split: str, names: set[str], *, hint: Hint, home:
     )
     answer = TaskAnswer(
         gold_patch=gold,
-        fail_to_pass=noticed.failing,
-        pass_to_pass=noticed.passing,
+        fail_to_pass=detected.failing,
+        pass_to_pass=detected.passing,
         test_command=driver_command(candidate.tests, source.roots),
         deterministic=True,
         metadata=_fault_record(candidate),
@@ -85,16 +85,16 @@ def _unique_name(candidate: Candidate, names: set[str]) -> str:
     return name
 
 
-def _statement(noticed: Noticed, hint: Hint) -> str:
-    fault = noticed.candidate.fault
+def _statement(detected: DetectedFault, hint: Hint) -> str:
+    fault = detected.candidate.fault
     return problem_statement(
-        noticed.candidate.path,
+        detected.candidate.path,
         fault.function,
         fault.function_first_line,
         fault.function_last_line,
         [(fault.line, fault.mutated)],
-        noticed.failing,
-        noticed.exception,
+        detected.failing,
+        detected.exception,
         hint,
     )
 

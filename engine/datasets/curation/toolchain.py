@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from engine.datasets.sources.downloads import run_pip_files, unpack
-from engine.testing.toolchain import made_once, runner_scripts
+from engine.testing.toolchain import create_once, runner_scripts
 
 PYTEST = "pytest==9.1.0"
 
@@ -33,4 +33,4 @@ def ensure_toolchain(home: Path, requirements: Sequence[str] = ()) -> Path:
         (folder / "pytest.ini").write_text("[pytest]\n")
         return folder
 
-    return made_once(home / "toolchain" / digest, download)
+    return create_once(home / "toolchain" / digest, download)

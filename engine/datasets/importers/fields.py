@@ -27,7 +27,7 @@ def find(row: Row, *names: str) -> tuple[str, Any]:
     return names[0], None
 
 
-def unwrapped(row: Row) -> Row:
+def unwrap_row(row: Row) -> Row:
     """Return the row nested in ``extra_info`` (verl's form, exported by rLLM); other rows unchanged."""
     if "prompt" not in row or "problem_statement" in row:
         return row
@@ -124,7 +124,7 @@ def optional_mapping(row: Row, *fields: str) -> dict[str, Any]:
     return mapping(row, *fields) if find(row, *fields)[1] not in (None, "") else {}
 
 
-def texts(value: Any, field: str) -> list[str]:
+def command_list(value: Any, field: str) -> list[str]:
     """Return a list of commands given as one text or several."""
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
@@ -132,7 +132,7 @@ def texts(value: Any, field: str) -> list[str]:
     return list(value)
 
 
-def kept(row: Row, *fields: str) -> dict[str, Any]:
+def select_fields(row: Row, *fields: str) -> dict[str, Any]:
     """Return the given fields that have a value, as plain JSON data."""
     values = {}
     for field in fields:

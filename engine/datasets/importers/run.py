@@ -22,7 +22,7 @@ from engine.config.importing import ImportConfig
 from engine.datasets.answer_files import contents_of
 from engine.datasets.importers.base import Format, Imported
 from engine.datasets.importers.decontamination import Decontamination
-from engine.datasets.importers.fields import unwrapped
+from engine.datasets.importers.fields import unwrap_row
 from engine.datasets.importers.filters import Exclusion, Filters
 from engine.datasets.importers.hub import fetch
 from engine.datasets.importers.reading import Item, Source, count_rows, read_items
@@ -247,7 +247,7 @@ class _Import:
         if item.error:
             raise DatasetError(item.error)
         try:
-            return self._gradable_row(self._form.convert(unwrapped(item.row)), item)
+            return self._gradable_row(self._form.convert(unwrap_row(item.row)), item)
         except DatasetError:
             raise
         except Exception as error:
@@ -328,7 +328,7 @@ def _decontamination(config: ImportConfig) -> Decontamination:
         try:
             if item.error:
                 raise DatasetError(item.error)
-            rows.append(convert(unwrapped(item.row)))
+            rows.append(convert(unwrap_row(item.row)))
         except DatasetError as error:
             raise DatasetError(
                 f"decontamination.reference: {error}", row=item.number, field=error.field

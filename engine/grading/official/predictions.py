@@ -47,7 +47,7 @@ from engine.isolation import run_isolated
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
-from engine.testing.toolchain import renew_toolchains
+from engine.testing.toolchain import update_toolchains
 from engine.types import Grade, GradeRule, TaskRow, Verdict
 
 _SCHEDULING = {
@@ -100,7 +100,7 @@ async def grade_predictions(
     """
     rows = _rows(home, assignment)
     predictions, rejected = _predictions(rows, assignment.predictions)
-    await asyncio.to_thread(renew_toolchains, home)
+    await asyncio.to_thread(update_toolchains, home)
     backend = make_backend(settings.sandbox, home, run_id=assignment.run_id)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)

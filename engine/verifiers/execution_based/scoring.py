@@ -23,7 +23,7 @@ from engine.files import atomic_write
 from engine.sandbox.backends import make_backend
 from engine.sandbox.pool.pool import SandboxPool
 from engine.sandbox.preflight import require
-from engine.testing.toolchain import renew_toolchains
+from engine.testing.toolchain import update_toolchains
 from engine.verifiers.execution_based.reproduction import ReproductionTest
 from engine.verifiers.execution_based.rollout_files import (
     FinishedRollout,
@@ -80,7 +80,7 @@ async def score_files(home: Path, inputs: ScoringInputs, settings: ScoringSettin
         PreflightError: the machine lacks a requirement.
     """
     work, rejected = await asyncio.to_thread(_work, home, inputs)
-    await asyncio.to_thread(renew_toolchains, home)
+    await asyncio.to_thread(update_toolchains, home)
     backend = make_backend(settings.sandbox, home, run_id=inputs.run_id)
     await require(backend)
     pool = SandboxPool(backend, settings.sandbox)

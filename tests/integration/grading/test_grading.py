@@ -21,7 +21,7 @@ from engine.sandbox.agent import wire
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing import testrun
-from engine.testing.toolchain import DRIVER, MOUNT, renew_toolchains
+from engine.testing.toolchain import DRIVER, MOUNT, update_toolchains
 from engine.types import TaskAnswer, TaskRow, TestOutcome, Verdict
 from tests.builders.dataset_builders import (
     BROKEN,
@@ -212,12 +212,12 @@ async def test_renewal_updates_the_test_tools_of_older_images(tmp_path: Path, ow
     backend = LocalBackend(home)
     spec = SandboxSpec(image=row.task.image, workdir=row.task.workdir, run_id="toy")
     async with backend.open(spec) as before:
-        renew_toolchains(home)
+        update_toolchains(home)
         assert b"of another version" in await before.read_file(DRIVER)
     async with backend.open(spec) as after:
         assert await after.read_file(DRIVER) == current
     images = {path: path.stat().st_mtime_ns for path in (home / "images").glob("*/image.json")}
-    renew_toolchains(home)
+    update_toolchains(home)
     assert images == {path: path.stat().st_mtime_ns for path in images}
 
 

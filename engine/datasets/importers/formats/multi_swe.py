@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.datasets.importers.base import Imported, difficulty
-from engine.datasets.importers.fields import Row, find, kept, mapping, optional_text, structure, text
+from engine.datasets.importers.fields import Row, find, mapping, optional_text, select_fields, structure, text
 from engine.errors import DatasetError
 from engine.types import GradeRule, Task, TaskAnswer
 
@@ -50,7 +50,7 @@ def convert(row: Row) -> Imported:
         metadata={
             "format": "multi-swe-rl",
             "language": optional_text(row, "lang", "language").lower(),
-            **kept(row, "tag"),
+            **select_fields(row, "tag"),
         },
     )
     answer = TaskAnswer(

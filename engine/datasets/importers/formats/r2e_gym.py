@@ -15,12 +15,12 @@ from engine.datasets.importers.base import Imported, difficulty, with_difficulty
 from engine.datasets.importers.fields import (
     Row,
     find,
-    kept,
     mapping,
     number,
     optional_mapping,
     optional_text,
     plain,
+    select_fields,
     text,
 )
 from engine.datasets.importers.formats import swe_bench
@@ -162,7 +162,7 @@ def _test_files(results: Mapping[str, Any]) -> dict[str, str]:
 
 def _answer_metadata(row: Row, commit: CommitPatches, sha: str) -> dict[str, Any]:
     fields = ("modified_files", "relevant_files", "modified_entity_summaries", "prompt")
-    metadata = kept(row, *fields)
+    metadata = select_fields(row, *fields)
     metadata["commit"] = sha
     metadata["commit_message"] = commit.message
     if commit.left_out:

@@ -14,7 +14,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from engine.datasets.importers.base import Imported, with_difficulty
-from engine.datasets.importers.fields import Row, find, kept, optional_text
+from engine.datasets.importers.fields import Row, find, optional_text, select_fields
 from engine.datasets.importers.formats.evalscript import FAIL_ONLY, Spec, find_spec, make_script, spec_script
 from engine.datasets.importers.formats.swe_row import SweRow, read_row
 from engine.errors import DatasetError
@@ -79,7 +79,7 @@ def _imported(
         hidden_paths=("/run_tests.sh", "/run_tests_regression.sh", "/eval.sh", "/root/eval.sh"),
         metadata={
             "eval_type": evaluation_kind(row, published.repo),
-            **kept(row, "hints_text", "run_tests_regression", "image_assets", "datasets"),
+            **select_fields(row, "hints_text", "run_tests_regression", "image_assets", "datasets"),
         },
     )
     task = published.task(image=image, workdir=WORKDIR, metadata=visible)

@@ -12,7 +12,7 @@ import re
 import shlex
 
 from engine.datasets.importers.base import Imported
-from engine.datasets.importers.fields import Row, kept, names, optional_text
+from engine.datasets.importers.fields import Row, names, optional_text, select_fields
 from engine.datasets.importers.formats.swe_row import SweRow, read_row
 from engine.testing.markers import END, START
 
@@ -54,7 +54,7 @@ def convert(row: Row) -> Imported:
         test_command=_script(row) if gradable else "",
         log_parser=PARSER if gradable else "",
         metadata={
-            **kept(
+            **select_fields(
                 row,
                 "issue_specificity",
                 "issue_categories",

@@ -13,7 +13,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from engine.datasets.importers.base import Imported, with_difficulty
-from engine.datasets.importers.fields import Row, find, kept, mapping, optional_mapping, optional_text, texts
+from engine.datasets.importers.fields import (
+    Row,
+    command_list,
+    find,
+    mapping,
+    optional_mapping,
+    optional_text,
+    select_fields,
+)
 from engine.datasets.importers.formats.evalscript import directives, make_script
 from engine.datasets.importers.formats.swe_bench import image_name
 from engine.datasets.importers.formats.swe_row import read_row
@@ -47,7 +55,7 @@ def convert(row: Row) -> Imported:
     answer = published.answer(
         test_command=script,
         log_parser=_parser(config),
-        metadata=kept(row, "hints_text", "meta", "FAIL_TO_FAIL", "PASS_TO_FAIL"),
+        metadata=select_fields(row, "hints_text", "meta", "FAIL_TO_FAIL", "PASS_TO_FAIL"),
     )
     scores = meta.get("llm_score")
     return with_difficulty(
@@ -75,7 +83,7 @@ def convert_v2(row: Row) -> Imported:
             test=_commands(config),
         ),
         log_parser=_parser(config),
-        metadata=kept(row, "hints_text", "meta", "interface"),
+        metadata=select_fields(row, "hints_text", "meta", "interface"),
     )
     return Imported(task=task, answer=answer)
 
@@ -87,7 +95,7 @@ def _plain(tests: tuple[str, ...]) -> tuple[str, ...]:
 
 def _commands(config: Mapping[str, Any]) -> list[str]:
     commands = [
-        command for command in texts(find(config, "test_cmd")[1], "install_config.test_cmd") if command
+        command for command in command_list(find(config, "test_cmd")[1], "install_config.test_cmd") if command
     ]
     if not commands:
         raise DatasetError("empty", field="install_config.test_cmd")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from engine.datasets.importers.base import code_patch, difficulty
-from engine.datasets.importers.fields import Row, kept, names, optional_text, text
+from engine.datasets.importers.fields import Row, names, optional_text, select_fields, text
 from engine.errors import DatasetError
 from engine.types import Task, TaskAnswer
 
@@ -87,7 +87,7 @@ def read_row(row: Row, *, number: int | None = None) -> SweRow:
             fail_to_pass=names(row, "FAIL_TO_PASS"),
             pass_to_pass=names(row, "PASS_TO_PASS"),
             image=optional_text(row, *_IMAGE_FIELDS),
-            metadata=kept(row, *_VISIBLE),
+            metadata=select_fields(row, *_VISIBLE),
         )
     except DatasetError as error:
         raise DatasetError(str(error), row=number, field=error.field) from None

@@ -14,7 +14,15 @@ import shlex
 from typing import Any
 
 from engine.datasets.importers.base import Imported, difficulty
-from engine.datasets.importers.fields import Row, find, kept, names, optional_text, text, texts
+from engine.datasets.importers.fields import (
+    Row,
+    command_list,
+    find,
+    names,
+    optional_text,
+    select_fields,
+    text,
+)
 from engine.datasets.importers.formats.evalscript import make_script
 from engine.errors import DatasetError, PatchError
 from engine.patches.reverse import reverse_patch
@@ -48,7 +56,11 @@ def convert(row: Row) -> Imported:
         image=image_name(text(row, "image_name", "docker_image")),
         workdir=WORKDIR,
         difficulty=difficulty(gold, len(fail_to_pass) + len(pass_to_pass), len(fail_to_pass)),
-        metadata={"format": "swe-smith", "language": _language(row, fail_to_pass), **kept(row, "created_at")},
+        metadata={
+            "format": "swe-smith",
+            "language": _language(row, fail_to_pass),
+            **select_fields(row, "created_at"),
+        },
     )
     answer = TaskAnswer(
         gold_patch=gold,
@@ -58,7 +70,7 @@ def convert(row: Row) -> Imported:
         test_command=script,
         log_parser=parser,
         hidden_paths=tuple(files),
-        metadata=kept(row, "strategy", "cost", "rewrite"),
+        metadata=select_fields(row, "strategy", "cost", "rewrite"),
     )
     return Imported(task=task, answer=answer, ungradable=ungradable)
 
@@ -67,7 +79,7 @@ def _tests(row: Row, fail_to_pass: tuple[str, ...], pass_to_pass: tuple[str, ...
     """Return the script, the parser, and the reason when neither is known."""
     given: dict[str, Any] = {"command": find(row, "test_cmd")[1], "parser": optional_text(row, "log_parser")}
     if given["command"] and given["parser"]:
-        commands = texts(given["command"], "test_cmd")
+        commands = command_list(given["command"], "test_cmd")
         return _script(commands, conda=False), given["parser"], ""
     if all(_is_file(name) for name in fail_to_pass):
         files = sorted({name.partition("::")[0] for name in fail_to_pass + pass_to_pass if _is_file(name)})
