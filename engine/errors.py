@@ -300,6 +300,6 @@ class RankLostError(TrainerError):
     """A rank of the trainer was lost to infrastructure: another attempt can resume from the checkpoint."""
 
 
-def described(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Return class and message of an error."""
     return f"{type(error).__name__}: {error}"

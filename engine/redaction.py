@@ -2,7 +2,7 @@
 
 A ``Redactor`` replaces known secrets (literal, percent-encoded or in base64) and texts that look like
 secrets: passwords in addresses, ``Authorization`` headers, private keys, tokens with a known prefix. Each
-process has one, filled by ``know``; all text that leaves a process passes through it.
+process has one, filled by ``add_secrets``; all text that leaves a process passes through it.
 
 To recognise another kind of secret: a line in ``_PATTERNS``; another place where secrets are kept: one in
 ``machine_secrets``.
@@ -84,7 +84,7 @@ class Redactor:
         self._forms = sorted(forms, key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, self._forms)) or r"(?!)")
 
-    def knowing(self, *secrets: str) -> Redactor:
+    def with_secrets(self, *secrets: str) -> Redactor:
         """Return a redactor with additional secrets."""
         return self if self.secrets.issuperset(secrets) else Redactor((*self.secrets, *secrets))
 
@@ -161,10 +161,10 @@ def redact(text: str) -> str:
     return _process.text(text)
 
 
-def know(secrets: Iterable[str]) -> None:
+def add_secrets(secrets: Iterable[str]) -> None:
     """Add secrets to this process's redactor."""
     global _process
-    _process = _process.knowing(*secrets)
+    _process = _process.with_secrets(*secrets)
 
 
 def redact_record(_logger: object, _method: str, record: Any) -> Any:

@@ -51,8 +51,8 @@ from engine.orchestrator.context import RunContext, RunResult
 from engine.processes.disk import DiskWatch
 from engine.processes.memory import limit_memory
 from engine.ray.cluster import take_token
-from engine.redaction import RedactingStream, know, log_to, machine_secrets, secrets_in
-from engine.storage.attempt import Begun, begin
+from engine.redaction import RedactingStream, add_secrets, log_to, machine_secrets, secrets_in
+from engine.storage.attempt import StartedAttempt, start_attempt
 from engine.terminal import visible_text
 from engine.threads import waiting_threads
 
@@ -187,12 +187,12 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
         FencedError: the spool already belongs to a newer attempt.
     """
     structlog.contextvars.bind_contextvars(run_id=launch.run_id, epoch=launch.epoch)
-    know((launch.token, *machine_secrets(os.environ, home=launch.home)))
+    add_secrets((launch.token, *machine_secrets(os.environ, home=launch.home)))
     control = Control()
     control.stop_on_signals()
     with contextlib.ExitStack() as stack:
         heartbeat = stack.enter_context(_heartbeat(launch, control))
-        begun, refusal = _begin_storage(run_dir, launch)
+        attempt, refusal = _begin_storage(run_dir, launch)
         spool = stack.enter_context(
             contextlib.closing(SpoolSink(run_dir, epoch=launch.epoch, after_seq=launch.acked_seq))
         )
@@ -209,7 +209,7 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
         )
         if refusal is not None:
             return record(run, RunResult(state="failed", reason=str(refusal)))
-        mirror = begun.mirror(spool, on_fenced=control.fence) if begun else None
+        mirror = attempt.mirror(spool, on_fenced=control.fence) if attempt else None
         if mirror is not None:
             stack.callback(mirror.close)
         if heartbeat is None:
@@ -230,7 +230,7 @@ def run_attempt(run_dir: Path, launch: Launch, *, console: TextIO | None = None)
         return _deliver(run, shipper, code)
 
 
-def _begin_storage(run_dir: Path, launch: Launch) -> tuple[Begun | None, ConfigError | None]:
+def _begin_storage(run_dir: Path, launch: Launch) -> tuple[StartedAttempt | None, ConfigError | None]:
     """Restore the run folder from its store, if it has one; return a refusal to be recorded, if any.
 
     Other configuration errors are reported when the run is performed.
@@ -243,10 +243,10 @@ def _begin_storage(run_dir: Path, launch: Launch) -> tuple[Begun | None, ConfigE
     if not config.storage.url:
         return None, None
     try:
-        begun = begin(
+        attempt = start_attempt(
             config.storage, run_dir, run_id=launch.run_id, epoch=launch.epoch, acked_seq=launch.acked_seq
         )
-        return begun, None
+        return attempt, None
     except ConfigError as error:
         return None, error
 
@@ -260,7 +260,7 @@ def _perform(run: RunContext, allowed: Allowed | None) -> int:
             limits.token_models = with_token(allowed.hub_models)
             limits.token_datasets = with_token(allowed.hub_datasets)
         limits.impose()
-        know(secret for path in _credential_files(config) for secret in secrets_in(path))
+        add_secrets(secret for path in _credential_files(config) for secret in secrets_in(path))
     except ConfigError as error:
         return record(run, RunResult(state="failed", reason=str(error)))
     for finding in _warnings(config):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from django.apps import AppConfig
 
-from engine.redaction import know, machine_secrets, passwords_in
+from engine.redaction import add_secrets, machine_secrets, passwords_in
 
 
 class WebappConfig(AppConfig):
@@ -22,5 +22,7 @@ class WebappConfig(AppConfig):
         """Register the installation's secrets with this process's redactor."""
         from django.conf import settings
 
-        know((settings.SECRET_KEY, *machine_secrets(os.environ, home=Path(settings.TRAINYARD_HOME))))
-        know(secret for url in (settings.DATABASE_URL, settings.REDIS_URL) for secret in passwords_in(url))
+        add_secrets((settings.SECRET_KEY, *machine_secrets(os.environ, home=Path(settings.TRAINYARD_HOME))))
+        add_secrets(
+            secret for url in (settings.DATABASE_URL, settings.REDIS_URL) for secret in passwords_in(url)
+        )

@@ -18,7 +18,7 @@ from engine.agent.prompts import Prompt
 from engine.agent.replay import FinishedTurn, Replay
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentStep
-from engine.errors import ContextLengthError, ModelError, SandboxError, described
+from engine.errors import ContextLengthError, ModelError, SandboxError, describe_error
 from engine.inference.base import GenerationContext, Policy, SamplingParams
 from engine.models.chat.base import Message, Reply
 from engine.tokens import TokenRecord
@@ -126,11 +126,11 @@ class AgentLoop:
         except _Ended as ended:
             return self.outcome(ended.reason, ended.error)
         except SandboxError as error:
-            return self.outcome(TerminationReason.ENV_ERROR, described(error), failure=error.kind)
+            return self.outcome(TerminationReason.ENV_ERROR, describe_error(error), failure=error.kind)
         except ContextLengthError:
             return self.outcome(TerminationReason.MAX_CONTEXT)
         except ModelError as error:
-            return self.outcome(TerminationReason.MODEL_ERROR, described(error))
+            return self.outcome(TerminationReason.MODEL_ERROR, describe_error(error))
         return self.outcome(TerminationReason.MAX_STEPS)
 
     def outcome(self, termination: TerminationReason, error: str = "", *, failure: str = "") -> AgentOutcome:

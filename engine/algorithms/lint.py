@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from engine.algorithms.terms import has_kl_loss, has_kl_reward, needs_entropy
-from engine.config.contradictions import LintFinding, contradictions
+from engine.config.contradictions import LintFinding, find_contradictions
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
 from engine.config.run import TrainRun, parse_run_config
@@ -39,7 +39,7 @@ def lint(run: TrainRun) -> list[LintFinding]:
         *_sampling(config),
         *_staleness(run),
     )
-    return contradictions(run) + [
+    return find_contradictions(run) + [
         LintFinding(severity="warning", setting=setting, message=message)
         for setting, message in (*((f"algorithm.{name}", why) for name, why in warnings), *_trainer(run))
     ]

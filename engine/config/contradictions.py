@@ -62,7 +62,7 @@ class LintFinding:
     """The problem and its remedy, without the setting's name."""
 
 
-def contradictions(run: TrainSettings) -> list[LintFinding]:
+def find_contradictions(run: TrainSettings) -> list[LintFinding]:
     """Return every combination of settings that makes training impossible or pointless."""
     return [
         LintFinding(severity="error", setting=setting, message=message)

@@ -92,7 +92,7 @@ REPRODUCTION_PROMPTS = frozenset({"reproduction_v1", "reproduction_compact_v1"})
 """Prompts that ask for a test of the issue, not for its solution."""
 
 
-def makes_own_tasks(config: Mapping[str, Any]) -> bool:
+def generates_tasks(config: Mapping[str, Any]) -> bool:
     """Return whether the engine generates the run's tasks when it starts (resolved configuration)."""
     section = config.get("environment")
     return isinstance(section, Mapping) and section.get("type") == "frozenlake"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 
 from engine.config.access.places import ANY, Allowed, Bounded, Text, places
 from engine.config.base import ImpossibleSettingsError, Section, config_error
-from engine.config.contradictions import contradictions
+from engine.config.contradictions import find_contradictions
 from engine.config.curation import CommitCuration
 from engine.config.environment import (
     REPRODUCTION_PROMPTS,
@@ -50,7 +50,7 @@ from engine.config.learning.verifier import (
     JudgementsConfig,
     TestVerifierConfig,
     VerifierConfig,
-    idle_settings,
+    ineffective_settings,
 )
 from engine.config.policies import (
     EndpointPolicyConfig,
@@ -158,7 +158,7 @@ class TrainRun(_ActingRun):
 
     @model_validator(mode="after")
     def _possible(self) -> Self:
-        findings = contradictions(self)
+        findings = find_contradictions(self)
         if findings:
             raise ImpossibleSettingsError(Problem(finding.message, finding.setting) for finding in findings)
         return self
@@ -378,7 +378,7 @@ class VerifierRun(_Run):
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
-        if problems := idle_settings(self.verifier, self.policy):
+        if problems := ineffective_settings(self.verifier, self.policy):
             raise ImpossibleSettingsError(problems)
         return self
 

@@ -15,13 +15,13 @@ from engine.config.rollout import DatasetConfig
 from engine.errors import DatasetError
 from engine.events.health import (
     SOLVE_RATES_FILE,
+    RowHealth,
     RowStatus,
     Side,
     SideOutcome,
-    Standing,
     content_hash,
     read,
-    standings,
+    row_health,
 )
 from engine.types import Grade, TaskRow, TestOutcome, Verdict
 
@@ -56,13 +56,13 @@ def row_content(row: TaskRow) -> str:
     return content_hash(task, answer)
 
 
-def row_standings(folder: Path, rows: Sequence[TaskRow]) -> dict[str, Standing]:
-    """Return the current standing of every row of a dataset folder, by task id. Raises DatasetError."""
+def read_row_health(folder: Path, rows: Sequence[TaskRow]) -> dict[str, RowHealth]:
+    """Return the current health of every row of a dataset folder, by task id. Raises DatasetError."""
     records = read(folder)
     if not records:
         return {}
     recorded = {record.task_id for record in records}
-    return standings(records, {row.task.id: row_content(row) for row in rows if row.task.id in recorded})
+    return row_health(records, {row.task.id: row_content(row) for row in rows if row.task.id in recorded})
 
 
 def judge(noop: Sequence[Grade], gold: Sequence[Grade]) -> HealthFinding:
@@ -153,8 +153,8 @@ def select(rows: Sequence[TaskRow], config: DatasetConfig, folder: Path) -> Sele
     """
     kept = list(rows)
     if config.quarantined == "leave_out":
-        standing = row_standings(folder, kept)
-        kept = [row for row in kept if not standing.get(row.task.id, Standing()).quarantined]
+        health = read_row_health(folder, kept)
+        kept = [row for row in kept if not health.get(row.task.id, RowHealth()).quarantined]
     num_quarantined = len(rows) - len(kept)
     unmeasured = outside = 0
     if config.uses_solve_rates:

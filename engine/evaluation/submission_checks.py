@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from engine.errors import described
+from engine.errors import describe_error
 from engine.evaluation.submission import (
     LOG_FILES,
     METADATA,
@@ -105,7 +105,7 @@ def _predictions(content: bytes) -> tuple[dict[str, str], list[str]]:
         try:
             instance, model, patch = _prediction(line)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            problems.append(f"{PREDICTIONS}, line {number}: not a prediction ({described(error)})")
+            problems.append(f"{PREDICTIONS}, line {number}: not a prediction ({describe_error(error)})")
             continue
         if instance in patches:
             problems.append(f"{PREDICTIONS} predicts {instance} more than once; submit one patch of it")

@@ -6,7 +6,7 @@ The append-only file, beside the dataset's ``tasks.jsonl``, keeps the whole hist
     {"type": "decision", "task_id": …, "content": …, "quarantined": false, …}   one per manual change
     {"type": "proof", "task_id": …, "content": …, "coverage": {…}, …}           one per proof of mutated tests
 
-A record applies to a row only while the row's content is unchanged. ``standings`` combines the records:
+A record applies to a row only while the row's content is unchanged. ``row_health`` combines the records:
 a person's decision overrides every validation, else the newest validation decides.
 """
 
@@ -156,8 +156,8 @@ _ADAPTER: TypeAdapter[HealthRecord] = TypeAdapter(Annotated[HealthRecord, Field(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """Current standing of a row."""
+class RowHealth:
+    """Current health of a row."""
 
     status: RowStatus | None = None
     """Status of the newest validation; None while there is none."""
@@ -263,8 +263,8 @@ def _is_json(line: bytes) -> bool:
     return True
 
 
-def standings(records: Sequence[HealthRecord], contents: Mapping[str, str]) -> dict[str, Standing]:
-    """Return the current standing of rows by task id; rows without an applicable record are left out.
+def row_health(records: Sequence[HealthRecord], contents: Mapping[str, str]) -> dict[str, RowHealth]:
+    """Return the current health of rows by task id; rows without an applicable record are left out.
 
     Args:
         records: oldest first.
@@ -280,17 +280,17 @@ def standings(records: Sequence[HealthRecord], contents: Mapping[str, str]) -> d
         elif isinstance(record, DecisionRecord):
             decisions[record.task_id] = record
     return {
-        task_id: _standing(validations.get(task_id), decisions.get(task_id))
+        task_id: _row_health(validations.get(task_id), decisions.get(task_id))
         for task_id in {**validations, **decisions}
     }
 
 
-def _standing(validation: ValidationRecord | None, decision: DecisionRecord | None) -> Standing:
+def _row_health(validation: ValidationRecord | None, decision: DecisionRecord | None) -> RowHealth:
     status = validation.status if validation else None
     if decision is not None:
-        return Standing(
+        return RowHealth(
             status=status, quarantined=decision.quarantined, reason=decision.reason, by=decision.by
         )
     assert validation is not None
     quarantined = validation.quarantine and validation.status in FAULTS
-    return Standing(status=status, quarantined=quarantined, reason=validation.reason)
+    return RowHealth(status=status, quarantined=quarantined, reason=validation.reason)

@@ -33,13 +33,13 @@ class LogTooLargeError(ValueError):
 
 
 @dataclass(slots=True)
-class LogRoom:
+class LogBudget:
     """Remaining size of the complete test logs of further lines, decompressed, bytes."""
 
-    left: int
+    remaining: int
 
 
-def redact_line(line: bytes, redactor: Redactor, *, logs: LogRoom | None = None) -> bytes:
+def redact_line(line: bytes, redactor: Redactor, *, logs: LogBudget | None = None) -> bytes:
     """Return one event as JSON without secrets; token ids and other numbers are never touched.
 
     Args:
@@ -73,7 +73,7 @@ def _without_tokens(line: bytes) -> tuple[bytes, bytes]:
     return line[: match.start()] + _NO_TOKENS + line[match.end() :], match.group()
 
 
-def _redacted(event: Any, redactor: Redactor, logs: LogRoom | None) -> Any:
+def _redacted(event: Any, redactor: Redactor, logs: LogBudget | None) -> Any:
     if not isinstance(event, dict):
         return redactor.tree(event)
     kept = {name: event[name] for name in (_PACKED, "tokens") if name in event}
@@ -84,24 +84,26 @@ def _redacted(event: Any, redactor: Redactor, logs: LogRoom | None) -> Any:
     return result
 
 
-def _repacked(packed: str, redactor: Redactor, logs: LogRoom | None) -> str:
+def _repacked(packed: str, redactor: Redactor, logs: LogBudget | None) -> str:
     """Return a compressed whole test log without secrets; without ``logs`` an unreadable one unchanged.
 
     Raises:
         LogTooLargeError: the log exceeds the remaining size.
         ValueError: the log is unreadable, with ``logs``.
     """
-    left = logs.left if logs else _MAX_LOG_BYTES
+    remaining = logs.remaining if logs else _MAX_LOG_BYTES
     try:
-        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), left + 1)
+        data = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), remaining + 1)
     except (zlib.error, binascii.Error) as error:
         if logs:  # an unreadable log may hide secrets
             raise ValueError(f"the whole test log is damaged: {error}") from error
         return packed
-    if len(data) > left:
-        raise LogTooLargeError(f"a whole test log decompresses to more than the remaining {left:,} bytes")
+    if len(data) > remaining:
+        raise LogTooLargeError(
+            f"a whole test log decompresses to more than the remaining {remaining:,} bytes"
+        )
     if logs:
-        logs.left -= len(data)
+        logs.remaining -= len(data)
     text = data.decode("utf-8", "replace")
     clean = redactor.text(text)
     return packed if clean == text else base64.b64encode(zlib.compress(clean.encode())).decode()

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import torch
 
-from engine.errors import CheckpointError, described
+from engine.errors import CheckpointError, describe_error
 from engine.models.base import LanguageModel
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED, TransformerConfig
 from engine.models.builtin.tokenizer import BpeTokenizer, load_tokenizer, phrase_tokenizer
@@ -142,7 +142,7 @@ def _published_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # damaged files make transformers raise anything
-        raise CheckpointError(f"cannot read the tokenizer in {folder}: {described(error)}") from error
+        raise CheckpointError(f"cannot read the tokenizer in {folder}: {describe_error(error)}") from error
 
 
 def _check_vocabulary(folder: Path, tokens: int, rows: int) -> None:

@@ -30,7 +30,7 @@ from engine.config.run import (
     ValidateRun,
     VerifierRun,
 )
-from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError, described
+from engine.errors import FencedError, RankLostError, SpendLimitError, TrainyardError, describe_error
 from engine.events.types import RunFinished
 from engine.files import atomic_write
 from engine.garbage import collect_rarely
@@ -87,7 +87,7 @@ def execute(config: AnyRun, run: RunContext) -> int:
         outcome = RunResult(state="failed", reason=str(error))
     except Exception as error:
         log.exception("run_failed")
-        outcome = RunResult(state="failed", reason=described(error))
+        outcome = RunResult(state="failed", reason=describe_error(error))
     return record(run, outcome)
 
 

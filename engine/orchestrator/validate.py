@@ -24,12 +24,12 @@ from engine.errors import DatasetError
 from engine.events.health import (
     FAULTS,
     MAX_NAMED,
+    RowHealth,
     RowStatus,
-    Standing,
     ValidationRecord,
     append,
     read,
-    standings,
+    row_health,
 )
 from engine.events.types import TaskValidated
 from engine.grading.counterfactual.store import FileReferences
@@ -86,7 +86,7 @@ class Validation:
             and record.content == self._contents.get(record.task_id)
         }
         others = [record for record in records if getattr(record, "run_id", "") != run.run_id]
-        known = standings(others, self._contents)
+        known = row_health(others, self._contents)
         wanted = [row for row in rows if _is_wanted(config.validation.rows, known.get(row.task.id))]
         self._num_rows = len(wanted)
         self._left = deque(row for row in wanted if row.task.id not in self._records)
@@ -182,7 +182,7 @@ class Validation:
     def outcome(self, seconds: float) -> RunResult:
         """Return the counts. A run that could not test a single row has failed."""
         counts = self._counts()
-        standing = standings(read(self._folder), self._contents)
+        health = row_health(read(self._folder), self._contents)
         lost = [record for record in self._records.values() if record.status is RowStatus.INFRA]
         if lost:
             self._run.alert(
@@ -199,9 +199,7 @@ class Validation:
                 "dataset": self._config.dataset.name,
                 "rows": self._num_rows,
                 **{status.value: count for status, count in counts.items()},
-                "quarantined": sum(
-                    standing.get(task_id, Standing()).quarantined for task_id in self._records
-                ),
+                "quarantined": sum(health.get(task_id, RowHealth()).quarantined for task_id in self._records),
                 **self._tests(),
                 "seconds": round(seconds, 1),
             },
@@ -231,8 +229,8 @@ def _configured_rows(config: ValidateRun, home: Path) -> Sequence[TaskRow]:
     return rows
 
 
-def _is_wanted(which: str, standing: Standing | None) -> bool:
-    status = standing.status if standing else None
+def _is_wanted(which: str, health: RowHealth | None) -> bool:
+    status = health.status if health else None
     if which == "all" or status is None:
         return True
     return which == "suspect" and status in {*FAULTS, RowStatus.INFRA}

@@ -8,7 +8,7 @@ from types import ModuleType
 
 from engine.errors import PreflightError
 from engine.processes.environment import take_variable
-from engine.redaction import know
+from engine.redaction import add_secrets
 
 ADDRESS, TOKEN = "RAY_ADDRESS", "RAY_AUTH_TOKEN"
 _lock = threading.Lock()
@@ -19,7 +19,7 @@ def take_token() -> None:
     """Move the cluster's token from the environment into this process's memory and its redactor."""
     global _token
     if token := take_variable(TOKEN):
-        know([token])
+        add_secrets([token])
         _token = token
 
 

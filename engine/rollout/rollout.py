@@ -15,7 +15,7 @@ from engine.agent.loop import AgentLoop, AgentOutcome
 from engine.agent.prompts import Prompt
 from engine.config.rollout import AgentConfig
 from engine.environments.base import Environment, EnvironmentFactory
-from engine.errors import PatchError, RunEndingError, SandboxError, described
+from engine.errors import PatchError, RunEndingError, SandboxError, describe_error
 from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
@@ -160,7 +160,7 @@ class Rollout:
 
     def _lost_grade(self, error: Exception) -> Grade:
         _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())
-        return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=described(error))
+        return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=describe_error(error))
 
     async def _attempt_until_submitted(self) -> None:
         """Attempt a rollout, and repeat it at the retry temperatures until the model submits."""
@@ -319,7 +319,7 @@ class Rollout:
         self._outcome = replace(
             self._outcome,
             termination=TerminationReason.ENV_ERROR,
-            error=described(error),
+            error=describe_error(error),
             failure=kind_of(error),
         )
         self._patch = ""

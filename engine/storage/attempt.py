@@ -25,7 +25,7 @@ log = structlog.get_logger("storage")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begun:
+class StartedAttempt:
     """A started attempt whose run folder is as new as its store."""
 
     store: Store
@@ -37,7 +37,9 @@ class Begun:
         return Mirror(self.store, sink, self.manifest, interval_s=self.interval_s, on_fenced=on_fenced)
 
 
-def begin(settings: StorageConfig, run_dir: Path, *, run_id: str, epoch: int, acked_seq: int) -> Begun:
+def start_attempt(
+    settings: StorageConfig, run_dir: Path, *, run_id: str, epoch: int, acked_seq: int
+) -> StartedAttempt:
     """Claim the run for an attempt and restore its folder if it is empty or older.
 
     Args:
@@ -57,7 +59,7 @@ def begin(settings: StorageConfig, run_dir: Path, *, run_id: str, epoch: int, ac
     except StoreError as error:  # an unknown scheme, or a library that is not installed
         raise ConfigError(Problem(str(error), "storage.url")) from error
     manifest = _prepare(store, run_dir, epoch, acked_seq)
-    return Begun(store=store, manifest=manifest, interval_s=settings.interval_s)
+    return StartedAttempt(store=store, manifest=manifest, interval_s=settings.interval_s)
 
 
 def _prepare(store: Store, run_dir: Path, epoch: int, acked_seq: int) -> Manifest | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from engine.errors import TrainyardError, described
+from engine.errors import TrainyardError, describe_error
 
 T = TypeVar("T")
 _TIMEOUTS = {"connect_timeout": 5, "read_timeout": 30}
@@ -85,7 +85,7 @@ class Store:
         try:
             return work()
         except Exception as error:  # file systems share no error class
-            raise StoreError(f"cannot {what} the store {self.url}: {described(error)}") from error
+            raise StoreError(f"cannot {what} the store {self.url}: {describe_error(error)}") from error
 
 
 def _open(url: str) -> tuple[Any, str]:

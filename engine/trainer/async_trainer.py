@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from engine.errors import TrainerError, TrainyardError, described
+from engine.errors import TrainerError, TrainyardError, describe_error
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
@@ -195,4 +195,4 @@ class AsyncTrainer:
         except TrainyardError:
             raise
         except Exception as error:
-            raise TrainerError(f"{what} failed: {described(error)}") from error
+            raise TrainerError(f"{what} failed: {describe_error(error)}") from error

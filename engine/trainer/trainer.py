@@ -29,7 +29,7 @@ from engine.algorithms import has_kl_loss, needs_old_logprobs, needs_reference
 from engine.algorithms.objective import TokenBatch, kl_estimate, policy_loss
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
-from engine.errors import CheckpointError, PublicationError, UpdateAbandonedError, described
+from engine.errors import CheckpointError, PublicationError, UpdateAbandonedError, describe_error
 from engine.inference.base import WeightConsumer, WeightStream
 from engine.models.base import LanguageModel
 from engine.models.devices import peak_flops
@@ -218,7 +218,7 @@ class Trainer(Learner):
             if self._ranks.is_first:
                 return consumer(weights)
         except Exception as error:
-            raise PublicationError(f"the weights were not sent: {described(error)}") from error
+            raise PublicationError(f"the weights were not sent: {describe_error(error)}") from error
         finally:
             for _ in weights.tensors:  # gathering each is a collective: other ranks wait for it
                 pass

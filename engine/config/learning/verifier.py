@@ -102,7 +102,7 @@ class JudgementsConfig(Section):
     """Maximum number of further pairs of each origin, from tasks with one outcome only."""
 
 
-def idle_settings(verifier: VerifierConfig, policy: JudgePolicyConfig) -> list[Problem]:
+def ineffective_settings(verifier: VerifierConfig, policy: JudgePolicyConfig) -> list[Problem]:
     """Return a problem for each setting that has no effect on a verifier's run."""
     fields = type(policy).model_fields
     problems = [

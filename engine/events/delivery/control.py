@@ -17,7 +17,7 @@ from typing import Literal
 import httpx
 import structlog
 
-from engine.errors import described
+from engine.errors import describe_error
 
 Desired = Literal["run", "pause", "stop"]
 HEARTBEAT_S = 2.0
@@ -122,7 +122,7 @@ class Heartbeat:
             try:
                 self._beat()
             except (httpx.HTTPError, ValueError) as error:
-                log.warning("heartbeat_failed", why=described(error))
+                log.warning("heartbeat_failed", why=describe_error(error))
             self._stopped.wait(HEARTBEAT_S)
 
     def _beat(self) -> None:

@@ -30,7 +30,7 @@ from typing import TypeAlias
 import httpx
 import structlog
 
-from engine.errors import TrainyardError, described
+from engine.errors import TrainyardError, describe_error
 from engine.events.delivery.spool import SpoolLine, SpoolSink, read_lines
 from engine.files import atomic_write
 
@@ -151,7 +151,7 @@ class Shipper:
         try:
             response = self._client.post(self._url, content=body, headers=headers)
         except httpx.TransportError as error:
-            self._wait(None, described(error))
+            self._wait(None, describe_error(error))
             return
         self._handle(response, batch)
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.errors import ModelError, described
+from engine.errors import ModelError, describe_error
 from engine.inference.base import Generation, GenerationRequest, TrainablePolicy, WeightSource
 from engine.inference.builtin.cache_slots import CacheSlots
 from engine.inference.builtin.sampling import sample
@@ -198,7 +198,7 @@ class TransformerPolicy(TrainablePolicy):
                 self._step()
             except Exception as error:  # a broken forward must reach every caller, not kill the thread
                 for sequence in {*self._slots.clear(), *self._joining}:
-                    sequence.fail(ModelError(f"sampling failed: {described(error)}"))
+                    sequence.fail(ModelError(f"sampling failed: {describe_error(error)}"))
                 self._joining = []
             self._busy_seconds += time.monotonic() - began
             with self._wake:

@@ -20,9 +20,9 @@ import httpx
 import structlog
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
-from engine.errors import ConfigError, FencedError, PreflightError, described
+from engine.errors import ConfigError, FencedError, PreflightError, describe_error
 from engine.processes.environment import take_variable
-from engine.redaction import know, passwords_in
+from engine.redaction import add_secrets, passwords_in
 
 KEY, VLLM_KEY = "TRAINYARD_ENDPOINT_KEY", "TRAINYARD_VLLM_KEY"
 FETCH_WITHIN_S = 120.0
@@ -94,7 +94,7 @@ def fetch_secrets(url: str, token: str, *, within_s: float = FETCH_WITHIN_S) -> 
                 break
             why = f"status {answer.status_code}"
         except httpx.HTTPError as error:
-            why = described(error)
+            why = describe_error(error)
         if time.monotonic() > deadline:
             raise PreflightError(
                 f"this node cannot reach the web server at {url} ({why}): set TRAINYARD_WEB_URL to an "
@@ -119,7 +119,9 @@ def _store(text: str, origin: str) -> None:
             f"the secrets {origin} are malformed at {places}: expected "
             '{"redacted": [...], "endpoints": {"NAME": {"address": "https://HOST/v1", "key": "..."}}}'
         ) from None
-    know([*secrets.redacted, *(endpoint.key.get_secret_value() for endpoint in secrets.endpoints.values())])
+    add_secrets(
+        [*secrets.redacted, *(endpoint.key.get_secret_value() for endpoint in secrets.endpoints.values())]
+    )
     _named.update(secrets.endpoints)
 
 
@@ -127,7 +129,7 @@ def take_keys() -> None:
     """Move the keys of the environment into this process's memory and its redactor."""
     for name in (KEY, VLLM_KEY):
         if key := take_variable(name):
-            know([key])
+            add_secrets([key])
             _keys[name] = SecretStr(key)
 
 
@@ -150,7 +152,7 @@ def find_endpoint(name: str, *, variable: str = KEY) -> Endpoint:
             f"endpoint '{name}' is unknown to this process (known: {known}): expected one of those, or an "
             f"address such as http://HOST:PORT/v1 with its key in {variable}"
         )
-    know(passwords_in(name))
+    add_secrets(passwords_in(name))
     try:
         return Endpoint(address=name, key=_keys.get(variable, SecretStr("")))
     except ValidationError:

@@ -20,7 +20,7 @@ from typing import Any, Literal, Protocol
 import structlog
 
 from engine.config.policies import VllmConfig
-from engine.errors import EngineError, TrainyardError, described
+from engine.errors import EngineError, TrainyardError, describe_error
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import Replica, ReplicaState
 
@@ -289,7 +289,7 @@ class Fleet:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("engine_supervision_failed", error=described(error))
+            log.error("engine_supervision_failed", error=describe_error(error))
 
     async def _notify(self) -> None:
         async with self._changed:

@@ -11,7 +11,7 @@ from typing import Literal
 
 import structlog
 
-from engine.errors import TrainyardError, described
+from engine.errors import TrainyardError, describe_error
 from engine.events.delivery.sink import EventSink
 from engine.events.engines import MAX_DETAIL, EngineRecord, EnginesReported
 from engine.events.types import Alert
@@ -166,7 +166,7 @@ class Monitor:
             try:
                 await self._look_at_all(fail)
             except Exception as error:  # polling must survive any error
-                log.error("engine_watch_failed", error=described(error))
+                log.error("engine_watch_failed", error=describe_error(error))
 
     async def _look_at_all(self, fail: Fail) -> None:
         ready = [(replica, replica.incarnation) for replica in self._replicas if replica.is_ready]

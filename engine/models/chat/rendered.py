@@ -16,7 +16,7 @@ from typing import Any
 from renderers.base import Renderer, ToolCallParseStatus
 from renderers.default import DefaultRenderer
 
-from engine.errors import CheckpointError, ModelError, described
+from engine.errors import CheckpointError, ModelError, describe_error
 from engine.models.chat.base import Message, Reply, ToolDeclaration
 from engine.models.chat.calls import CallStyle, arguments_json, call_style, read_calls
 from engine.models.chat.harmony import Harmony
@@ -160,7 +160,7 @@ class RenderedChat:
             return list(self._renderer.render_ids(protected, tools=declared, add_generation_prompt=header))
         except RENDER_ERRORS as error:
             raise ModelError(
-                f"the model's chat format cannot express the conversation: {described(error)}"
+                f"the model's chat format cannot express the conversation: {describe_error(error)}"
             ) from error
 
     def _bridge(
@@ -208,7 +208,7 @@ class RenderedChat:
         except RENDER_ERRORS as error:
             raise CheckpointError(
                 f"the chat template in {self._writer.name_or_path} refuses a conversation of three turns: "
-                f"{described(error)}"
+                f"{describe_error(error)}"
             ) from error
         ids = self.tokenizer.encode_template(text.partition(_PLACEHOLDER)[2])
         return next((i for i in ids if i in self.tokenizer.control), None)

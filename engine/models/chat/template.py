@@ -11,7 +11,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
-from engine.errors import HostileInputError, ModelError, described
+from engine.errors import HostileInputError, ModelError, describe_error
 from engine.isolation import Limits
 
 RENDER_ERRORS = (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError, AssertionError)
@@ -41,7 +41,7 @@ def render_template(
     try:
         rendered: Any = render_jinja_template(conversations, chat_template=template, **dict(variables))
     except RENDER_ERRORS as error:
-        raise ModelError(described(error)) from None
+        raise ModelError(describe_error(error)) from None
     text = str(rendered[0][0])
     if len(text) > _MAX_TEXT and len(text) > 4 * (len(repr(messages)) + len(repr(variables))):
         raise HostileInputError(f"the chat template writes {len(text):,} characters")

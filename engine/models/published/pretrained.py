@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from engine.errors import CheckpointError, described
+from engine.errors import CheckpointError, describe_error
 from engine.models.attention import Segments
 from engine.models.base import Head, LanguageModel
 from engine.models.published.architectures import check_architecture
@@ -115,7 +115,7 @@ def build_pretrained(folder: Path, *, dtype: torch.dtype, random: bool) -> Pretr
     except CheckpointError:
         raise
     except Exception as error:  # impossible settings make transformers raise anything
-        raise CheckpointError(f"cannot read the model in {folder}: {described(error)}") from error
+        raise CheckpointError(f"cannot read the model in {folder}: {describe_error(error)}") from error
 
 
 def _recomputed(block: nn.Module, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from engine.errors import CheckpointError, described
+from engine.errors import CheckpointError, describe_error
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer
 from engine.models.weights.adapted import AdaptedWeights, base_folder
@@ -142,5 +142,5 @@ def read_settings(folder: Path) -> PreTrainedConfig:
             folder, local_files_only=True, trust_remote_code=False
         )
     except Exception as error:  # damaged files and impossible settings make transformers raise anything
-        raise CheckpointError(f"cannot read the model in {folder}: {described(error)}") from error
+        raise CheckpointError(f"cannot read the model in {folder}: {describe_error(error)}") from error
     return settings

@@ -9,7 +9,7 @@ import structlog
 
 from engine.algorithms import needs_reference
 from engine.config.run import TrainRun
-from engine.errors import TrainyardError, described
+from engine.errors import TrainyardError, describe_error
 from engine.orchestrator.context import RunContext
 
 log = structlog.get_logger("orchestrator")
@@ -39,7 +39,7 @@ def warn_of_memory(config: TrainRun, run: RunContext, *, limit: int | None = Non
     except TrainyardError:
         raise
     except Exception as error:  # a layer that cannot be measured without storage may train all the same
-        log.warning("memory_not_estimated", error=described(error))
+        log.warning("memory_not_estimated", error=describe_error(error))
         return
     problem = plan.problem(limit)
     if problem is not None:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from engine.agent.replay import FinishedTurn
 from engine.config.rollout import AgentConfig
 from engine.environments.base import EnvironmentFactory
-from engine.errors import TrainyardError, described
+from engine.errors import TrainyardError, describe_error
 from engine.inference.base import Policy, SamplingParams
 from engine.models.chat.base import Chat, Message, ToolDeclaration
 from engine.sandbox.base import SandboxSpec, Startup
@@ -286,5 +286,7 @@ def portable(error: BaseException) -> Exception:
     """Return an error that other processes can read: of the nearest class that a message is enough for."""
     for kind in type(error).__mro__:
         if issubclass(kind, Exception) and kind.__init__ is Exception.__init__:
-            return kind(str(error)) if issubclass(kind, TrainyardError) else RuntimeError(described(error))
-    return RuntimeError(described(error))
+            return (
+                kind(str(error)) if issubclass(kind, TrainyardError) else RuntimeError(describe_error(error))
+            )
+    return RuntimeError(describe_error(error))

@@ -22,7 +22,7 @@ from engine.agent.prompts import load_prompt
 from engine.agent.replay import FinishedTurn
 from engine.environments.base import EnvironmentFactory
 from engine.garbage import collect_rarely
-from engine.redaction import RedactingStream, know, log_to
+from engine.redaction import RedactingStream, add_secrets, log_to
 from engine.rollout.observer import GuardedObserver
 from engine.rollout.places import Slots, open_gate
 from engine.rollout.processes.messages import (
@@ -170,7 +170,7 @@ class _Worker:
             await self._close()
 
     async def _open(self, settings: Settings) -> None:
-        know(settings.secrets)
+        add_secrets(settings.secrets)
         self._num_workers, self._memory_mb = settings.num_workers, settings.memory_mb
         opened = await settings.environments.open(self._run, num_workers=settings.num_workers)
         self._environments, self._pool = opened

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from engine.errors import TrainyardError, WorkersLostError, described
+from engine.errors import TrainyardError, WorkersLostError, describe_error
 from engine.inference.base import ChatPolicy, Policy, TokenPolicy
 from engine.processes.guarded import Process, wait_until_ended
 from engine.processes.launchers import ProcessLauncher, run_module
@@ -204,7 +204,7 @@ class RolloutWorkers:
             await self._notify()
         except Exception as error:
             log.exception("rollout_worker_unsupervised", worker=number)
-            self._failure = self._failure or WorkersLostError(described(error))
+            self._failure = self._failure or WorkersLostError(describe_error(error))
             await self._notify()
 
     async def _start(self, number: int) -> WorkerConnection:
@@ -273,7 +273,7 @@ class RolloutWorkers:
             reason = f"{worker.name} gave no sign of life for {SILENT_S:g} s"
         elif (error := serving.exception()) is not None:
             log.error("rollout_worker_not_understood", worker=number, exc_info=error)
-            reason = f"{worker.name} sent what cannot be handled ({described(error)})"
+            reason = f"{worker.name} sent what cannot be handled ({describe_error(error)})"
         else:
             reason = f"{worker.name} ended {await self._ending(number)}"
         load = worker.load

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
-from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError, described
+from engine.errors import CheckpointError, PublicationError, TrainerError, TrainyardError, describe_error
 from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.loader import open_model
@@ -185,7 +185,7 @@ class _Rank:
         if error is None:
             self._events.send("written", saving.result())
         else:
-            self._events.send("unwritten", described(error))
+            self._events.send("unwritten", describe_error(error))
 
     def _restore(self, folder: Path) -> None:
         self._trainer.restore(folder)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import structlog
 
 from engine.config.learning.verifier import TestLimits
-from engine.errors import DatasetError, SandboxError, described
+from engine.errors import DatasetError, SandboxError, describe_error
 from engine.types import TaskRow
 from engine.verifiers.execution_based.regression import RegressionSuite, find_regression_tests
 from engine.verifiers.execution_based.reports import RunStatus
@@ -82,7 +82,7 @@ async def score_task(runs: TestRuns, work: TaskWork, limits: TestLimits) -> Task
         problem = str(error) or type(error).__name__
     except Exception as error:
         _log.exception("task_not_scored", task=work.row.task.instance_id)
-        problem = described(error)
+        problem = describe_error(error)
     return TaskScores(
         counts={candidate.trajectory_id: PassCounts(error=problem) for candidate in work.candidates}
     )

@@ -12,7 +12,7 @@ from django.test import Client
 from engine import redaction
 from engine.errors import FencedError, PreflightError
 from engine.inference.endpoint import keys
-from engine.redaction import Redactor, know
+from engine.redaction import Redactor, add_secrets
 from engine.types import RunState
 from tests.builders.commands import run_command
 from tests.builders.web_builders import launched, make_run, relaunched, signed_in
@@ -31,7 +31,7 @@ ADDRESS, KEY = "https://api.example.org/v1", "sk-key-of-an-endpoint-1234"
 def _home(settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings.TRAINYARD_HOME = tmp_path
     monkeypatch.setattr(redaction, "_process", Redactor())
-    know([SECRET])
+    add_secrets([SECRET])
 
 
 def test_operators_read_the_end_of_a_redacted_log() -> None:

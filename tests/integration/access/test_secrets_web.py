@@ -17,7 +17,7 @@ from django.test import Client
 
 from engine import redaction
 from engine.events.delivery.spool import read_lines
-from engine.redaction import Redactor, know
+from engine.redaction import Redactor, add_secrets
 from engine.types import RunState
 from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, make_run, make_user, post
@@ -38,7 +38,7 @@ PLANTED = f"{KNOWN} postgresql://me:{ADDRESS}@db.example.org/x"
 @pytest.fixture(autouse=True)
 def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redaction, "_process", Redactor())
-    know([KNOWN])
+    add_secrets([KNOWN])
 
 
 def everything_stored(capsys: pytest.CaptureFixture[str]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.health import row_standings
+from engine.datasets.health import read_row_health
 from engine.datasets.store import load_dataset, save_dataset
 from engine.errors import DatasetError
 from engine.events.health import (
@@ -66,13 +66,13 @@ def task_of(row: TaskRow) -> Task:
 
 def assert_mirrored(home: Path, rows: list[TaskRow]) -> None:
     """Assert that the tables agree with the file."""
-    standings = row_standings(folder(home), rows)
+    row_health = read_row_health(folder(home), rows)
     for row in rows:
-        task, standing = task_of(row), standings.get(row.task.id)
-        assert task.health == (standing.status if standing and standing.status else "")
-        assert task.quarantined == (standing.quarantined if standing else False)
-        assert task.quarantine_reason == (standing.reason if standing else "")
-        assert task.quarantine_by == (standing.by if standing else "")
+        task, health = task_of(row), row_health.get(row.task.id)
+        assert task.health == (health.status if health and health.status else "")
+        assert task.quarantined == (health.quarantined if health else False)
+        assert task.quarantine_reason == (health.reason if health else "")
+        assert task.quarantine_by == (health.by if health else "")
 
 
 def test_validation_events_update_the_tasks_as_they_arrive(home: Path, rows: list[TaskRow]) -> None:
@@ -148,8 +148,8 @@ def test_quarantine_decisions_of_users_apply_to_engines(home: Path, rows: list[T
     quarantine.decide(task=task_of(rows[1]), quarantined=True, reason="leaks the answer", actor=ada)
     assert_mirrored(home, rows)
     assert (task_of(rows[0]).quarantined, task_of(rows[0]).quarantine_by) == (False, "ada")
-    standing = row_standings(folder(home), rows)
-    assert (standing[rows[1].task.id].quarantined, standing[rows[1].task.id].by) == (True, "ada")
+    health = read_row_health(folder(home), rows)
+    assert (health[rows[1].task.id].quarantined, health[rows[1].task.id].by) == (True, "ada")
     datasets.sync(name="d")
     assert QuarantineDecision.objects.filter(actor=ada).count() == 2
     actions = AuditEntry.objects.filter(actor=ada).order_by("pk").values_list("action", "target")

@@ -12,7 +12,7 @@ import pytest
 from engine.config.recipes import resolve
 from engine.config.rollout import DatasetConfig
 from engine.datasets import store
-from engine.datasets.health import judge, read_solve_rates, row_content, row_standings, select
+from engine.datasets.health import judge, read_row_health, read_solve_rates, row_content, select
 from engine.errors import ConfigError, DatasetError
 from engine.events.health import (
     FILE,
@@ -25,7 +25,7 @@ from engine.events.health import (
     append,
     content_hash,
     read,
-    standings,
+    row_health,
 )
 from engine.types import Grade, Task, TaskAnswer, TaskRow, TestKind, TestOutcome, TestResult, Verdict
 
@@ -129,16 +129,16 @@ def test_newest_validation_decides_unless_a_person_decided(tmp_path: Path) -> No
     folder = tmp_path / "d"
     folder.mkdir()
     append(folder, [record(row, RowStatus.FLAKY), record(other, RowStatus.VALID)])
-    assert row_standings(folder, [row, other])[row.task.id].quarantined
+    assert read_row_health(folder, [row, other])[row.task.id].quarantined
     append(folder, [record(row, RowStatus.VALID, run="2")])
-    standing = row_standings(folder, [row, other])
-    assert not standing[row.task.id].quarantined
-    assert standing[row.task.id].status is RowStatus.VALID
+    health = read_row_health(folder, [row, other])
+    assert not health[row.task.id].quarantined
+    assert health[row.task.id].status is RowStatus.VALID
     append(folder, [decision(row, quarantined=True), decision(other, quarantined=True)])
     append(folder, [record(row, RowStatus.VALID, run="3"), decision(other, quarantined=False, reason="fine")])
-    standing = row_standings(folder, [row, other])
-    assert (standing[row.task.id].quarantined, standing[row.task.id].by) == (True, "ada")
-    assert (standing[other.task.id].quarantined, standing[other.task.id].reason) == (False, "fine")
+    health = read_row_health(folder, [row, other])
+    assert (health[row.task.id].quarantined, health[row.task.id].by) == (True, "ada")
+    assert (health[other.task.id].quarantined, health[other.task.id].reason) == (False, "fine")
     assert len(read(folder)) == 7
 
 
@@ -146,22 +146,22 @@ def test_newest_validation_decides_unless_a_person_decided(tmp_path: Path) -> No
 def test_valid_and_infra_records_do_not_quarantine_a_row(tmp_path: Path, status: RowStatus) -> None:
     row = make_row()
     append(tmp_path, [record(row, status)])
-    assert not row_standings(tmp_path, [row])[row.task.id].quarantined
+    assert not read_row_health(tmp_path, [row])[row.task.id].quarantined
 
 
 def test_validation_without_quarantine_only_records_the_status(tmp_path: Path) -> None:
     row = make_row()
     append(tmp_path, [record(row, RowStatus.GOLD_FAILS, quarantine=False)])
-    standing = row_standings(tmp_path, [row])[row.task.id]
-    assert (standing.status, standing.quarantined) == (RowStatus.GOLD_FAILS, False)
+    health = read_row_health(tmp_path, [row])[row.task.id]
+    assert (health.status, health.quarantined) == (RowStatus.GOLD_FAILS, False)
 
 
 def test_edited_row_has_no_standing(tmp_path: Path) -> None:
     row = make_row()
     append(tmp_path, [record(row, RowStatus.GOLD_FAILS)])
     mended = replace(row, answer=replace(row.answer, gold_patch="another"))
-    assert row_standings(tmp_path, [mended]) == {}
-    assert row_standings(tmp_path, [row])[row.task.id].quarantined
+    assert read_row_health(tmp_path, [mended]) == {}
+    assert read_row_health(tmp_path, [row])[row.task.id].quarantined
 
 
 def test_row_content_equals_the_hash_of_its_stored_lines(tmp_path: Path) -> None:
@@ -220,9 +220,9 @@ def test_records_survive_saving_the_dataset_again(tmp_path: Path) -> None:
     append(folder, [record(row, RowStatus.FLAKY)])
     (folder / SOLVE_RATES_FILE).write_text('{"tasks": {}}')
     store.save_dataset(tmp_path, "d", [row, other], {})
-    assert row_standings(folder, [row, other])[row.task.id].quarantined
+    assert read_row_health(folder, [row, other])[row.task.id].quarantined
     assert read_solve_rates(folder) == {}
-    assert standings(read(folder), {other.task.id: row_content(other)}) == {}
+    assert row_health(read(folder), {other.task.id: row_content(other)}) == {}
 
 
 # --- selection ------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ import structlog
 
 from engine import redaction
 from engine.events.delivery.spool import SpoolSink
-from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
+from engine.events.redaction import LogBudget, LogTooLargeError, redact_line
 from engine.events.token_block import TokenBlock
 from engine.events.types import RunProgress, StepFinished, TrajectoryFinished
-from engine.redaction import RedactingStream, Redactor, know, machine_secrets, secrets_in
+from engine.redaction import RedactingStream, Redactor, add_secrets, machine_secrets, secrets_in
 from engine.tokens import TokenRecord
 
 SECRET = 'S3cr/et+"with\\quotes"'
@@ -145,9 +145,9 @@ def test_packed_log_is_redacted_for_any_spelling_of_its_field(name: str) -> None
 
 def test_packed_logs_share_one_size_limit() -> None:
     line = json.dumps({"whole_test_log": base64.b64encode(zlib.compress(b"x" * 600)).decode()}).encode()
-    logs = LogRoom(1_000)
+    logs = LogBudget(1_000)
     redact_line(line, Redactor([]), logs=logs)
-    assert logs.left == 400
+    assert logs.remaining == 400
     packed = bytearray(zlib.compress(b"x" * 300))
     packed[-1] ^= 1
     damaged = json.dumps({"whole_test_log": base64.b64encode(packed).decode()}).encode()
@@ -191,7 +191,7 @@ def test_suspicious_line_that_is_not_an_event_raises_value_error() -> None:
 
 
 def test_spool_contains_no_secret(tmp_path: Path) -> None:
-    know([SECRET])
+    add_secrets([SECRET])
     ref = {"iteration": 0, "phase": "train", "task_id": "t", "index": 0}
     sink = SpoolSink(tmp_path, epoch=1)
     sink.emit(RunProgress, message=f"pip said {SECRET}", done=0, total=1)
@@ -212,7 +212,7 @@ def test_spool_contains_no_secret(tmp_path: Path) -> None:
 
 
 def test_logs_and_standard_error_contain_no_secret() -> None:
-    know([SECRET])
+    add_secrets([SECRET])
     written = io.StringIO()
     stream = RedactingStream(written)
     print("failed:", f"pip said {SECRET}", file=stream, flush=True)

@@ -16,7 +16,7 @@ from engine.events.delivery.spool import SpoolSink
 from engine.events.types import Alert
 from engine.storage import mirror as mirror_module
 from engine.storage.__main__ import main
-from engine.storage.attempt import begin
+from engine.storage.attempt import start_attempt
 from engine.storage.folder import restore
 from engine.storage.manifest import Manifest, claim, newest_claim, newest_manifest
 from engine.storage.mirror import Mirror
@@ -172,12 +172,12 @@ def test_an_older_local_folder_is_replaced_and_a_newer_one_kept(
     stale = tmp_path / "stale"
     shutil.copytree(run_dir, stale)
     settings = StorageConfig(url=store.url.removesuffix("/7"), interval_s=0.01)
-    begun = begin(settings, run_dir, run_id="7", epoch=2, acked_seq=2)
-    with mirrored(run_dir, store, epoch=2, base=begun.manifest) as (sink, _, _):
+    attempt = start_attempt(settings, run_dir, run_id="7", epoch=2, acked_seq=2)
+    with mirrored(run_dir, store, epoch=2, base=attempt.manifest) as (sink, _, _):
         emit(sink, 2)
         save_checkpoint(run_dir, "00002")
     save_checkpoint(stale, "00009")
-    begun = begin(settings, stale, run_id="7", epoch=3, acked_seq=4)
+    attempt = start_attempt(settings, stale, run_id="7", epoch=3, acked_seq=4)
     assert (stale / "events.jsonl").read_bytes() == (run_dir / "events.jsonl").read_bytes()
     assert [path.name for path in (stale / "checkpoints").iterdir() if list(path.iterdir())] == ["00002"]
     monkeypatch.setattr(mirror_module, "CLOSE_S", 0.0)  # its spool is closed before its last copy
@@ -188,7 +188,7 @@ def test_an_older_local_folder_is_replaced_and_a_newer_one_kept(
         sink.close()
         newer = (stale / "events.jsonl").read_bytes()
         store.fails = False
-        begin(settings, stale, run_id="7", epoch=4, acked_seq=4)
+        start_attempt(settings, stale, run_id="7", epoch=4, acked_seq=4)
         assert (stale / "events.jsonl").read_bytes() == newer
 
 

@@ -93,7 +93,7 @@ _REFRESH = (
     + _NEWEST.format(table="webapp_proof", name="p")
     + "WHERE t.id = x.id AND x.id = ANY(%s)"
 )
-"""``engine.events.health.standings`` in SQL."""
+"""``engine.events.health.row_health`` in SQL."""
 
 
 def store(

@@ -112,4 +112,4 @@ def _reason(body: bytes) -> str:
 
 
 def _without(key: str, text: str) -> str:
-    return redactor().knowing(*filter(None, (key,))).text(text.replace("\0", ""))
+    return redactor().with_secrets(*filter(None, (key,))).text(text.replace("\0", ""))

@@ -31,7 +31,7 @@ from pydantic import ValidationError
 from engine import redaction
 from engine.errors import TrainyardError
 from engine.events import token_block
-from engine.events.redaction import LogRoom, LogTooLargeError, redact_line
+from engine.events.redaction import LogBudget, LogTooLargeError, redact_line
 from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished
 from engine.reading import parse_json
 from engine.redaction import Redactor
@@ -157,7 +157,7 @@ def ingest(*, run_id: int, token: str, body: bytes, encoding: str = "") -> Recei
     body = _decode(body, encoding)
     if body.count(b"\n", 0, -1) >= MAX_LINES:
         raise TooLargeError(f"a batch may have {MAX_LINES} lines; send fewer events")
-    logs = LogRoom(MAX_BYTES)
+    logs = LogBudget(MAX_BYTES)
     lines = parse_lines(body.split(b"\n"), secrets=(token,), max_tokens=MAX_TOKENS, logs=logs)
     return store(run_id=run_id, lines=lines, attempt=run.epoch)
 
@@ -185,7 +185,7 @@ def parse_lines(
     *,
     secrets: tuple[str, ...] = (),
     max_tokens: int | None = None,
-    logs: LogRoom | None = None,
+    logs: LogBudget | None = None,
 ) -> list[ParsedLine]:
     """Parse and validate lines with consecutive ``seq``, with secrets redacted.
 
@@ -286,7 +286,7 @@ def _event_rows(run_id: int, lines: Sequence[ParsedLine]) -> Iterator[tuple[obje
 
 @lru_cache(maxsize=64)
 def _knowing(redactor: Redactor, secrets: tuple[str, ...]) -> Redactor:
-    return redactor.knowing(*secrets)
+    return redactor.with_secrets(*secrets)
 
 
 def _parse(line: bytes) -> ParsedLine:

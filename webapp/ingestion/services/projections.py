@@ -15,7 +15,7 @@ from typing import Any
 
 from django.db import connection
 
-from engine.config.environment import makes_own_tasks
+from engine.config.environment import generates_tasks
 from engine.events import types as e
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
@@ -172,7 +172,7 @@ class Projection:
 
     def _sync_generated_tasks(self) -> None:
         """Mirror the tasks that the engine generated for this run before its first iteration."""
-        if self._run.dataset_id is None and makes_own_tasks(self._run.config):
+        if self._run.dataset_id is None and generates_tasks(self._run.config):
             send_on_commit(TaskName.SYNC_DATASET, str(self._run.config["dataset"]["name"]))
 
     def _iteration_started(self, event: e.IterationStarted) -> None:

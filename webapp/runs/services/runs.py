@@ -15,7 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from engine.config.environment import makes_own_tasks
+from engine.config.environment import generates_tasks
 from engine.errors import ConfigError, Problem
 from engine.planning.contexts import long_contexts
 from engine.types import RunState
@@ -118,7 +118,7 @@ def start(*, run: Run, actor: User | None = None) -> None:
 
 
 def _check_dataset(run: Run) -> None:
-    if makes_own_tasks(run.config):
+    if generates_tasks(run.config):
         return
     evaluated = run.config.get("evaluation", {}).get("dataset")
     for name, setting in ((dataset_name(run.config), "dataset.name"), (evaluated, "evaluation.dataset")):
