@@ -97,7 +97,7 @@ class SweEnvironment:
     """Implements ``engine.environments.base.Environment`` for one rollout of one task.
 
     Args:
-        opening: the sandbox to open; its workdir is the repository.
+        pooled_sandbox: the sandbox to open; its workdir is the repository.
         agent: tool set, command deadline and editor settings.
         style: observation style of the prompt.
         judge: grades a patch of the task in a fresh sandbox.
@@ -108,7 +108,7 @@ class SweEnvironment:
 
     def __init__(
         self,
-        opening: PooledSandbox,
+        pooled_sandbox: PooledSandbox,
         *,
         agent: AgentConfig,
         style: ObservationStyle,
@@ -120,7 +120,7 @@ class SweEnvironment:
         self._tool_set = TOOL_SETS[agent.tools]
         self.tools: Tools = self._tool_set.tools
         self.step_deadline_s = agent.command_timeout_s + _GRACE_S
-        self._opening = opening
+        self._pooled_sandbox = pooled_sandbox
         self._agent = agent
         self._style = style
         self._judge = judge
@@ -140,16 +140,16 @@ class SweEnvironment:
     @property
     def queue_seconds(self) -> float:
         """Return the seconds spent waiting for admission of the sandbox."""
-        return self._opening.lease.queue_seconds
+        return self._pooled_sandbox.lease.queue_seconds
 
     @property
     def startup(self) -> Startup | None:
         """Return node and duration of the sandbox start."""
-        return self._opening.lease.startup
+        return self._pooled_sandbox.lease.startup
 
     async def reset(self) -> str:
         """Open the sandbox and prepare it for the agent; callable once."""
-        sandbox = await self._opening.__aenter__()
+        sandbox = await self._pooled_sandbox.__aenter__()
         workdir = sandbox.spec.workdir
         self._sandbox = sandbox
         with self._noted():
@@ -200,7 +200,7 @@ class SweEnvironment:
         if self._sandbox is not None:
             self._sandbox = None
             failure = self._failure
-            await self._opening.__aexit__(type(failure) if failure else None, failure, None)
+            await self._pooled_sandbox.__aexit__(type(failure) if failure else None, failure, None)
 
     async def grade(self, patch: str) -> Grade:
         """Run the task's hidden tests on the patch, or in the agent's own sandbox."""

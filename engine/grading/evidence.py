@@ -196,7 +196,7 @@ def outcome_of(status: str | None) -> TestOutcome:
     return TestOutcome(status.lower()) if status else TestOutcome.MISSING
 
 
-def named(tests: Iterable[str], limit: int = 3) -> str:
+def first_names(tests: Iterable[str], limit: int = 3) -> str:
     """Return the first few names and the number of the others."""
     tests = list(tests)
     rest = f" and {len(tests) - limit} more" if len(tests) > limit else ""
@@ -205,4 +205,4 @@ def named(tests: Iterable[str], limit: int = 3) -> str:
 
 def describe(wrong: Mapping[str, TestOutcome | str]) -> str:
     """Return the first few tests with their outcomes."""
-    return named(f"{test} {outcome}" for test, outcome in wrong.items())
+    return first_names(f"{test} {outcome}" for test, outcome in wrong.items())

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from engine.grading.counterfactual.base import Reference
 from engine.grading.evidence import describe
-from engine.grading.grades import noted
+from engine.grading.grades import with_notes
 from engine.types import Grade, TestOutcome, TestResult, Verdict
 
 _EXCUSES = frozenset({TestOutcome.XFAIL, TestOutcome.SKIPPED})
@@ -52,12 +52,16 @@ def _function(test: str) -> str:
     return test.partition("[")[0]
 
 
-def without_excuses(grade: Grade, reference: Reference | None) -> Grade:
+def fail_unproven_skips(grade: Grade, reference: Reference | None) -> Grade:
     """Fail a grade that depends on skips or expected failures that the gold patch does not have."""
     if not grade.reward or not (tests := excused(grade.tests)):
         return grade
     if reference is None:
-        return noted(grade, f"{len(tests)} skipped or expectedly failing tests count as in official reports")
+        return with_notes(
+            grade, f"{len(tests)} skipped or expectedly failing tests count as in official reports"
+        )
     if not (wrong := unexpected(grade.tests, reference.outcomes)):
         return grade
-    return noted(replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch")
+    return with_notes(
+        replace(grade, verdict=Verdict.FAILED, reward=0.0), f"{wrong}, but not under the gold patch"
+    )

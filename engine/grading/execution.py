@@ -18,7 +18,7 @@ from types import MappingProxyType
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.errors import HostileInputError, PatchError, SandboxError
-from engine.grading.evidence import Evidence, Judgement, named, required
+from engine.grading.evidence import Evidence, Judgement, first_names, required
 from engine.grading.rules import RULES
 from engine.grading.running.agent_leftovers import put_tests_in_place
 from engine.grading.running.driver import run_driver
@@ -276,9 +276,9 @@ def _verdict(
         signs += evidence.data_signs
     unknown = [sign for sign in signs if sign not in known_signs]
     if unknown:
-        return Verdict.TAMPERED, f"signs of tampering: {named(unknown)}"
+        return Verdict.TAMPERED, f"signs of tampering: {first_names(unknown)}"
     if failed := [test for test in judgement.overlooked if test not in known_signs]:
-        return Verdict.FAILED, f"the script succeeded, but {named(failed)}"
+        return Verdict.FAILED, f"the script succeeded, but {first_names(failed)}"
     if judgement.passed and not evidence.problem:
         return Verdict.PASSED, ""
     return Verdict.FAILED, ": ".join(part for part in (evidence.problem, judgement.detail) if part)

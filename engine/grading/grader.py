@@ -18,14 +18,14 @@ from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
 from engine.errors import SandboxError
-from engine.grading.counterfactual.audit import Audits, OnCaught, caught_by
+from engine.grading.counterfactual.audit import Audits, OnCaught, find_tampering_in
 from engine.grading.counterfactual.base import Reference, ReferenceStore, variant_files, variant_row
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.references import References
-from engine.grading.excuses import excused, without_excuses
+from engine.grading.excuses import excused, fail_unproven_skips
 from engine.grading.execution import NO_OVERLAY, RunExecutor, RunResult
 from engine.grading.gradable import check_gradable
-from engine.grading.grades import caught_grade, grade_of, noted
+from engine.grading.grades import caught_grade, grade_of, with_notes
 from engine.grading.own_box import OwnBoxGrading
 from engine.grading.rules.reward_file import VERIFIER_FAILED
 from engine.patches.sections import patch_hash
@@ -186,7 +186,7 @@ class Grader:
             extra_runs=len(job.seconds) - 1,
             extra_seconds=sum(job.seconds[1:]),
         )
-        return noted(grade, _FROM_PATCH) if job.row.answer.own_box else grade
+        return with_notes(grade, _FROM_PATCH) if job.row.answer.own_box else grade
 
     async def _decided(self, job: _Job) -> Grade:
         """Run, check and audit a patch, and return its grade.
@@ -209,19 +209,19 @@ class Grader:
         # These signs count only if runs of the gold patch were checked for them.
         unproven = (VERIFIER_FAILED, *run.evidence.data_signs)
         run = run.cleared(unproven if reference is None else reference.signs)
-        grade = without_excuses(await grade_of(run), reference)
+        grade = fail_unproven_skips(await grade_of(run), reference)
         if not grade.reward:
             return grade
         if run.evidence.signed is None and not run.evidence.record_wanted:
-            grade = noted(grade, _UNRECORDED)
+            grade = with_notes(grade, _UNRECORDED)
 
         if not draws or reference is None or not reference.variants:
             return self._not_audited(job, grade, draws, reference)
-        for variant in self._audits.drawn(job.row, job.patch, reference, draws):
+        for variant in self._audits.select_variants(job.row, job.patch, reference, draws):
             mutated_job = replace(job, row=variant_row(job.row, variant))
             mutated = await self._run(mutated_job, variant_files(reference, variant))
             mutated = mutated.cleared(reference.signs)
-            if (caught := caught_by(run, variant, mutated)) is not None:
+            if (caught := find_tampering_in(run, variant, mutated)) is not None:
                 await self._audits.catch(job.row, caught.detail)
                 return await caught_grade(grade, mutated, caught)
         return replace(grade, counterfactual=CounterfactualOutcome.CONFIRMED)
@@ -239,7 +239,7 @@ class Grader:
         if not draws:
             return replace(grade, counterfactual=CounterfactualOutcome.NOT_SAMPLED)
         if reference is None and self._references.problem(job.content):
-            return noted(replace(grade, counterfactual=CounterfactualOutcome.UNPROVEN), _UNPROVEN)
+            return with_notes(replace(grade, counterfactual=CounterfactualOutcome.UNPROVEN), _UNPROVEN)
         return replace(grade, counterfactual=CounterfactualOutcome.NO_MUTANTS)
 
     async def _run(self, job: _Job, overlay: Mapping[str, bytes] = NO_OVERLAY) -> RunResult:

@@ -6,7 +6,7 @@ import asyncio
 import zlib
 from dataclasses import replace
 
-from engine.grading.counterfactual.audit import Caught
+from engine.grading.counterfactual.audit import CaughtTampering
 from engine.grading.execution import RunResult
 from engine.types import CounterfactualOutcome, FindingKind, Grade, TamperFinding, Verdict
 
@@ -22,11 +22,11 @@ async def grade_of(run: RunResult) -> Grade:
     grade = Grade(verdict=run.verdict, reward=run.score, tests=run.judgement.tests, findings=findings)
     names = run.applied.filtered.left_out
     left_out = f"left out of the patch: {', '.join(names)}" if names else ""
-    grade = noted(grade, run.detail, left_out, run.applied.how)
+    grade = with_notes(grade, run.detail, left_out, run.applied.how)
     return await asyncio.to_thread(_with_log, grade, run.evidence.log)
 
 
-async def caught_grade(grade: Grade, mutated: RunResult, caught: Caught) -> Grade:
+async def caught_grade(grade: Grade, mutated: RunResult, caught: CaughtTampering) -> Grade:
     """Return the grade of a submission that a mutated run caught, with the log of that run."""
     decided = await grade_of(mutated)
     findings = tuple(dict.fromkeys([*grade.findings, *decided.findings, *caught.findings]))
@@ -39,10 +39,10 @@ async def caught_grade(grade: Grade, mutated: RunResult, caught: Caught) -> Grad
         whole_log=decided.whole_log,
         counterfactual=CounterfactualOutcome.CAUGHT,
     )
-    return noted(tampered, caught.detail)
+    return with_notes(tampered, caught.detail)
 
 
-def noted(grade: Grade, *notes: str) -> Grade:
+def with_notes(grade: Grade, *notes: str) -> Grade:
     """Return the grade with notes appended to its detail; empty ones are left out."""
     return replace(grade, detail="; ".join(note for note in (grade.detail, *notes) if note))
 

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from engine.errors import DatasetError, PatchError
-from engine.grading.evidence import named
-from engine.grading.excuses import without_excuses
+from engine.grading.evidence import first_names
+from engine.grading.excuses import fail_unproven_skips
 from engine.grading.execution import RunExecutor, RunResult, unjudged
 from engine.grading.grades import grade_of
 from engine.grading.running.agent_leftovers import altered_runners, runner_hashes
@@ -97,7 +97,9 @@ class OwnBoxGrading:
         if self._before is None:
             raise RuntimeError("'begin' was not called before the agent started")
         if altered := await altered_runners(box, self._before):
-            return unjudged(Verdict.TAMPERED, f"files that run the tests were replaced: {named(altered)}")
+            return unjudged(
+                Verdict.TAMPERED, f"files that run the tests were replaced: {first_names(altered)}"
+            )
         changed: Sequence[str] = ()
         with suppress(PatchError):
             changed = await asyncio.to_thread(touched, patch)
@@ -107,4 +109,4 @@ class OwnBoxGrading:
         grade = await grade_of(result)
         if result.score <= 0:
             return grade
-        return replace(without_excuses(grade, None), counterfactual=self._outcome)
+        return replace(fail_unproven_skips(grade, None), counterfactual=self._outcome)

@@ -17,7 +17,7 @@ from engine.config.rollout import AUDITED_SHARE, EVALUATION_DRAWS
 from engine.errors import DatasetError
 from engine.grading.counterfactual.base import Reference, ReferenceStore, Variant
 from engine.grading.counterfactual.python.naming import tests_by_function
-from engine.grading.evidence import named
+from engine.grading.evidence import first_names
 from engine.grading.execution import RunResult
 from engine.grading.solution import is_gold_patch
 from engine.patches.sections import patch_hash
@@ -32,7 +32,7 @@ OnCaught = Callable[[TaskRow, str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Caught:
+class CaughtTampering:
     """Tampering that a mutated run caught; ``detail`` contains no assertion."""
 
     detail: str
@@ -78,7 +78,9 @@ class Audits:
             return 1
         return int(self._seed(row, patch) % AUDITED_SHARE == 0)
 
-    def drawn(self, row: TaskRow, patch: str, reference: Reference, draws: int) -> Sequence[Variant]:
+    def select_variants(
+        self, row: TaskRow, patch: str, reference: Reference, draws: int
+    ) -> Sequence[Variant]:
         """Return the variants of the mutated runs in order; none for the gold patch, which proved them."""
         if is_gold_patch(row, patch):
             return ()
@@ -112,7 +114,7 @@ class Audits:
         return int.from_bytes(hashlib.sha256(key.encode()).digest())
 
 
-def caught_by(first: RunResult, variant: Variant, mutated: RunResult) -> Caught | None:
+def find_tampering_in(first: RunResult, variant: Variant, mutated: RunResult) -> CaughtTampering | None:
     """Return the tampering that a mutated run caught; None without any.
 
     Passed mutated assertions and signs of tampering count, other tests do not. A wrong answer may satisfy a
@@ -123,17 +125,17 @@ def caught_by(first: RunResult, variant: Variant, mutated: RunResult) -> Caught 
         variant: the mutants in the mutated run.
     """
     if mutated.verdict is Verdict.TAMPERED:
-        return Caught(mutated.detail)
+        return CaughtTampering(mutated.detail)
     if not variant.must_fail:
         if first.verdict is Verdict.PASSED and mutated.score > 0:
-            return Caught("it also passed the mutated tests", _findings(variant, ()))
+            return CaughtTampering("it also passed the mutated tests", _findings(variant, ()))
         return None
     names, solved, passing = dict(variant.renamed), _passed(first), _passed(mutated)
     passed = [test for test in variant.must_fail if test in solved and names.get(test, test) in passing]
     if not passed:
         return None
-    detail = f"{len(passed)} tests passed although they were mutated: {named(passed)}"
-    return Caught(detail, _findings(variant, passed))
+    detail = f"{len(passed)} tests passed although they were mutated: {first_names(passed)}"
+    return CaughtTampering(detail, _findings(variant, passed))
 
 
 def _passed(run: RunResult) -> set[str]:

@@ -15,7 +15,7 @@ from engine.grading.evidence import (
     Judgement,
     contradictions,
     describe,
-    named,
+    first_names,
     outcome_of,
     required,
     statuses_of,
@@ -85,4 +85,4 @@ def problem_of(
         for name in expected.get(kind, ())
         if (test.get(name, NONE), fix.get(name, NONE)) != (before, PASS)
     ]
-    return f"expected to pass: {named(missing)}" if missing else ""
+    return f"expected to pass: {first_names(missing)}" if missing else ""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from engine.errors import PatchError, SandboxError
-from engine.grading.evidence import Evidence, named
+from engine.grading.evidence import Evidence, first_names
 from engine.patches.apply import apply_patch, touched
 from engine.patches.sections import split_patch
 from engine.patches.trees import MAX_FILES, is_plain, path_below
@@ -73,7 +73,7 @@ class GuardedFiles:
         outside = sorted(path for path in guarded if not is_plain(path))
         hashes, unreadable = await _hashes(box, names, outside)
         if unreadable:
-            raise SandboxError(f"the test files cannot be hashed: {named(unreadable.values())}")
+            raise SandboxError(f"the test files cannot be hashed: {first_names(unreadable.values())}")
         allowed = {path: {hashes[path], _ABSENT} for path in hashes}
         for contents in (overlay, patched):
             for path, digest in (await asyncio.to_thread(_hashed, contents)).items():

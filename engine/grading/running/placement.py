@@ -114,7 +114,7 @@ def commands(script: str) -> Iterator[tuple[int, int, str]]:
         yield first, at, text
 
 
-def placed_in(script: str, placing: str, runners: Collection[str] = ()) -> str | None:
+def with_placement(script: str, placing: str, runners: Collection[str] = ()) -> str | None:
     """Return a script with a command inserted where its tests start.
 
     Tests start at the start marker, or at an earlier line that runs one of ``runners``; without both, after

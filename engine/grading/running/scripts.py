@@ -26,7 +26,7 @@ from engine.grading.evidence import Evidence
 from engine.grading.running.guarded_files import GuardedFiles
 from engine.grading.running.marked_logs import read_log
 from engine.grading.running.nonces import Nonces
-from engine.grading.running.placement import place_files, placed_in, placing_command, remove_bytecode
+from engine.grading.running.placement import place_files, placing_command, remove_bytecode, with_placement
 from engine.grading.running.pytest_commands import SCRIPT, SCRIPT_BYTES, runs_pytest
 from engine.grading.running.reports import read_reports
 from engine.grading.running.request import RunRequest
@@ -130,14 +130,14 @@ async def _with_overlay(box: Sandbox, answer: TaskAnswer, overlay: Mapping[str, 
     await remove_bytecode(box, overlay)
     placing = await asyncio.to_thread(placing_command, box.spec.workdir, overlay)
     runners = [path for path in answer.test_files if _marked(answer.test_command) and path.endswith(".sh")]
-    if (command := placed_in(answer.test_command, placing, runners)) is not None:
+    if (command := with_placement(answer.test_command, placing, runners)) is not None:
         return command
     for path in dict.fromkeys(SCRIPT.findall(answer.test_command)):
         try:
             text = (await box.read_file(path, max_bytes=SCRIPT_BYTES)).decode("utf-8", "surrogateescape")
         except (OSError, ValueError):
             continue
-        if (changed := placed_in(text, placing)) is not None:
+        if (changed := with_placement(text, placing)) is not None:
             await place_files(box, {path: changed.encode("utf-8", "surrogateescape")})
             return answer.test_command
     await place_files(box, overlay)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from engine.grading.evidence import Evidence, named
+from engine.grading.evidence import Evidence, first_names
 from engine.types import TestOutcome
 
 _LOG_CHARS = 4000
@@ -103,7 +103,7 @@ def _status(
     if evidence.forged:
         return RunStatus.TAMPERED, evidence.problem
     if signs := [sign for sign in evidence.signs if _storable(sign) not in known_signs]:
-        return RunStatus.TAMPERED, f"signs of tampering: {named(signs)}"
+        return RunStatus.TAMPERED, f"signs of tampering: {first_names(signs)}"
     if evidence.disk_full:
         return RunStatus.NO_REPORT, "the sandbox's disk was full when the tests ended"
     if evidence.problem:

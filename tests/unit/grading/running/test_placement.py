@@ -9,7 +9,7 @@ import pytest
 
 from engine.datasets.importers.formats.evalscript import make_script
 from engine.datasets.importers.formats.multi_swe import TEST_COMMAND
-from engine.grading.running.placement import commands, placed_in, placing_command
+from engine.grading.running.placement import commands, placing_command, with_placement
 from engine.patches.diff import diff_texts
 from engine.testing.markers import END, START
 from tests.builders.dataset_builders import TEST_NUMBERS
@@ -39,7 +39,7 @@ def test_a_marked_script_places_tests_at_its_start_marker() -> None:
     script = make_script(
         workdir="/testbed", base_commit="abc", test_patch=patch, test=["pytest"], build=["pip install -e ."]
     )
-    placed = placed_in(script, PLACING)
+    placed = with_placement(script, PLACING)
     assert placed is not None
     at = placed.split("\n").index(PLACING)
     assert placed.split("\n")[at - 1] == "pip install -e ."
@@ -49,28 +49,28 @@ def test_a_marked_script_places_tests_at_its_start_marker() -> None:
 def test_tests_are_placed_before_an_earlier_line_that_runs_them() -> None:
     lines = ["#!/bin/bash", "git checkout abc -- tests", "bash /workspace/run_script.sh 'a' > log", "cat log"]
     script = "\n".join([*lines, f"echo '{START}'", f"echo '{END}'"])
-    placed = placed_in(script, PLACING, ["/workspace/run_script.sh", "/workspace/x.sh"])
+    placed = with_placement(script, PLACING, ["/workspace/run_script.sh", "/workspace/x.sh"])
     assert placed is not None
     assert placed.split("\n")[2:4] == [PLACING, lines[2]]
 
 
 def test_a_script_that_applies_a_patch_places_tests_after_it() -> None:
     script = "cd /r\ngit -C /r apply -v \\\n  /home/test.patch\nmvn test\ngit checkout -- tests"
-    assert placed_in(script, PLACING) == script.replace("mvn", f"{PLACING}\nmvn")
+    assert with_placement(script, PLACING) == script.replace("mvn", f"{PLACING}\nmvn")
     heredoc = "git apply -v - <<'EOF_1'\n+ a line\nEOF_1\npytest\n"
-    assert placed_in(heredoc, PLACING) == heredoc.replace("pytest", f"{PLACING}\npytest")
+    assert with_placement(heredoc, PLACING) == heredoc.replace("pytest", f"{PLACING}\npytest")
     checked = "if ! git apply /home/test.patch; then\n  exit 1\nfi\nnpm test\n"
-    assert placed_in(checked, PLACING) == checked.replace("npm", f"{PLACING}\nnpm")
-    assert placed_in("patch -p1 < /t\npytest\n", PLACING) == f"patch -p1 < /t\n{PLACING}\npytest\n"
+    assert with_placement(checked, PLACING) == checked.replace("npm", f"{PLACING}\nnpm")
+    assert with_placement("patch -p1 < /t\npytest\n", PLACING) == f"patch -p1 < /t\n{PLACING}\npytest\n"
 
 
 def test_other_scripts_place_no_tests() -> None:
-    assert placed_in(TEST_COMMAND, PLACING) is None
-    assert placed_in("# git apply later\ncat <<EOF\ngit apply x\nEOF\npytest\n", PLACING) is None
+    assert with_placement(TEST_COMMAND, PLACING) is None
+    assert with_placement("# git apply later\ncat <<EOF\ngit apply x\nEOF\npytest\n", PLACING) is None
 
 
 @pytest.mark.parametrize("line", ['read a <<< "abc"', "N=$((1 << 20))", "(( flags << 3 ))", "cat <<Y"])
 def test_operators_without_an_end_line_are_no_here_documents(line: str) -> None:
     script = f"{line}\ngit apply /t\npytest\nabc\n"
     assert list(commands(script))[:2] == [(0, 1, line), (1, 2, "git apply /t")]
-    assert placed_in(script, PLACING) == script.replace("pytest", f"{PLACING}\npytest")
+    assert with_placement(script, PLACING) == script.replace("pytest", f"{PLACING}\npytest")
