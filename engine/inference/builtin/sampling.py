@@ -40,11 +40,11 @@ def sample(logits: Tensor, params: Sequence[SamplingParams], uniforms: Sequence[
     scale = torch.tensor([t if t > 0 else 1.0 for t in temperatures], device=logits.device)
     logprobs = torch.log_softmax(logits.float() / scale.unsqueeze(1), dim=-1)
     if any(p.min_p > 0 for p in params):
-        logprobs = _probable(logprobs, torch.tensor([p.min_p for p in params], device=logits.device))
+        logprobs = _keep_min_p(logprobs, torch.tensor([p.min_p for p in params], device=logits.device))
     if any(0 < p.top_k < logits.shape[1] for p in params):
-        logprobs = _first(logprobs, [p.top_k for p in params])
+        logprobs = _keep_top_k(logprobs, [p.top_k for p in params])
     if any(p.top_p < 1 for p in params):
-        logprobs = _nucleus(logprobs, torch.tensor([p.top_p for p in params], device=logits.device))
+        logprobs = _keep_top_p(logprobs, torch.tensor([p.top_p for p in params], device=logits.device))
     probabilities = logprobs.exp()
     surprise = (probabilities * logprobs.clamp(min=-1e4)).double()
     entropy = -surprise.cumsum(-1)[:, -1].float()  # sum() may split a single row between threads
@@ -61,13 +61,13 @@ def _pick(probabilities: Tensor, uniforms: Tensor) -> Tensor:
     return torch.searchsorted(cumulated, target, right=True).squeeze(1).clamp(max=probabilities.shape[1] - 1)
 
 
-def _probable(logprobs: Tensor, min_ps: Tensor) -> Tensor:
+def _keep_min_p(logprobs: Tensor, min_ps: Tensor) -> Tensor:
     """Keep tokens with at least ``min_ps`` times the highest probability; renormalise."""
     least = logprobs.amax(-1, keepdim=True) + min_ps.log().unsqueeze(1)
     return torch.log_softmax(logprobs.masked_fill(logprobs < least, float("-inf")), dim=-1)
 
 
-def _first(logprobs: Tensor, top_ks: Sequence[int]) -> Tensor:
+def _keep_top_k(logprobs: Tensor, top_ks: Sequence[int]) -> Tensor:
     """Keep each row's ``top_ks`` most likely tokens (0: all; ties: lower ids); renormalise."""
     width = logprobs.shape[1]
     counts = torch.tensor([k or width for k in top_ks], device=logprobs.device)
@@ -77,7 +77,7 @@ def _first(logprobs: Tensor, top_ks: Sequence[int]) -> Tensor:
     return torch.log_softmax(logprobs.masked_fill(dropped, float("-inf")), dim=-1)
 
 
-def _nucleus(logprobs: Tensor, top_ps: Tensor) -> Tensor:
+def _keep_top_p(logprobs: Tensor, top_ps: Tensor) -> Tensor:
     """Keep the fewest most likely tokens whose mass reaches ``top_ps``; renormalise."""
     ordered, order = logprobs.sort(dim=-1, descending=True)
     before = ordered.double().exp().cumsum(-1) - ordered.double().exp()

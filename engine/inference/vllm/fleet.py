@@ -98,12 +98,12 @@ class Fleet:
 
     async def started(self) -> list[Replica]:
         """Wait until every replica is up or left out; return those that are up."""
-        await self._until(lambda: all(replica.is_out or replica.is_up for replica in self.replicas))
+        await self._until(lambda: all(replica.is_left_out or replica.is_up for replica in self.replicas))
         return [replica for replica in self.replicas if replica.is_up]
 
     async def any_ready(self) -> bool:
         """Wait until a replica is ready or all are left out; return whether one is ready."""
-        await self._until(lambda: bool(self.ready) or all(r.is_out for r in self.replicas))
+        await self._until(lambda: bool(self.ready) or all(r.is_left_out for r in self.replicas))
         return bool(self.ready)
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ class Fleet:
         self._observer.changed()
         self._spawn(self._notify())
 
-    def proven(self, replica: Replica) -> None:
+    def mark_ready(self, replica: Replica) -> None:
         """Mark a replica as ready: it has proven the current version."""
         replica.version = self.version
         replica.strikes.clear()
@@ -139,7 +139,7 @@ class Fleet:
             replica.serving_since = time.monotonic()
         self.set_state(replica, ReplicaState.READY)
 
-    def unprove(self, replicas: Sequence[Replica]) -> None:
+    def reset_proofs(self, replicas: Sequence[Replica]) -> None:
         """Reset replicas until the next publication: the last one was not completed.
 
         No version is current until then, so restarting replicas wait for it too. Responses in flight are
@@ -155,7 +155,7 @@ class Fleet:
 
     async def request_failed(self, replica: Replica, incarnation: int, error: EngineError) -> None:
         """Check whether a replica caused a request's failure; if so, take it out of service."""
-        survived = error.kind == "lost" and await self._seems_well(replica)
+        survived = error.kind == "lost" and await self._is_healthy(replica)
         if incarnation != replica.incarnation or not replica.is_ready:
             return
         if not survived or replica.strike(within_s=STRIKE_WINDOW_S) >= STRIKES:
@@ -176,7 +176,7 @@ class Fleet:
             replica.trusted_from = replica.incarnation
         if replica.server is None:
             self._leave_out(replica, reason)
-            self._spawn(self._take_back(replica))
+            self._spawn(self._recover(replica))
         else:
             reason = f"{reason}; its log is {replica.server.log}"
             self.set_state(replica, ReplicaState.RESTARTING, reason)
@@ -188,7 +188,7 @@ class Fleet:
 
     def _watch_for_loss(self) -> None:
         """Start or cancel the timer of the observer's ``lost``, which runs while no replica is left."""
-        if not all(replica.is_out for replica in self.replicas):
+        if not all(replica.is_left_out for replica in self.replicas):
             if self._losing is not None:
                 self._losing.cancel()
                 self._losing = None
@@ -199,7 +199,7 @@ class Fleet:
             loop = asyncio.get_running_loop()
             self._losing = loop.call_later(self._config.stall_timeout_s, self._observer.lost, message)
 
-    async def _seems_well(self, replica: Replica) -> bool:
+    async def _is_healthy(self, replica: Replica) -> bool:
         """Return whether the server is alive and answers."""
         if replica.server is not None and not replica.server.is_alive():
             return False
@@ -219,7 +219,7 @@ class Fleet:
             await self._restart(replica, reason)
         else:
             self._leave_out(replica, reason)
-            await self._take_back(replica)
+            await self._recover(replica)
 
     async def _restart(self, replica: Replica, reason: str) -> None:
         """Restart a server of our own until it is up and proven, or has failed too often."""
@@ -236,7 +236,7 @@ class Fleet:
             self.set_state(replica, ReplicaState.RESTARTING, failure)
             failure = await self._bring_up(replica)
 
-    async def _take_back(self, replica: Replica) -> None:
+    async def _recover(self, replica: Replica) -> None:
         """Check an attached server repeatedly until it is healthy and proven."""
         await self._interrupt(replica)
         pause_s = _FIRST_PAUSE_S
@@ -268,7 +268,7 @@ class Fleet:
                 if not await self._prover.restore(replica.client):
                     return f"it does not prove that it serves version {self.version}"
                 replica.is_up = True
-                self.proven(replica)
+                self.mark_ready(replica)
         except Exception as error:  # an unsupervised replica would never become ready
             if not isinstance(error, _FAILURES):
                 log.error("engine_supervision_failed", engine=replica.name, traceback=traceback.format_exc())

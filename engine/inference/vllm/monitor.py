@@ -37,7 +37,7 @@ Fail = Callable[[Replica, str], None]
 class _Totals:
     """Sums since the last ``take_metrics``."""
 
-    looks: int = 0
+    polls: int = 0
     running: float = 0.0
     waiting: float = 0.0
     kv_use: float = 0.0
@@ -137,7 +137,7 @@ class Monitor:
 
         Means are over polls with requests in flight, and left out without any.
         """
-        await asyncio.gather(*(self._look(replica) for replica in self._replicas if replica.is_ready))
+        await asyncio.gather(*(self._poll(replica) for replica in self._replicas if replica.is_ready))
         if self._in_flight:
             now = time.monotonic()
             self._totals.busy_s += now - self._busy_since
@@ -151,7 +151,7 @@ class Monitor:
         self._totals, self._before = _Totals(), after
         queries = after.prefix_queries - before.prefix_queries
         means = {"kv_use": sums.kv_use, "running": sums.running, "waiting": sums.waiting}
-        return {f"engine/{name}": total / sums.looks for name, total in means.items() if sums.looks} | {
+        return {f"engine/{name}": total / sums.polls for name, total in means.items() if sums.polls} | {
             "engine/prefix_hit_rate": (after.prefix_hits - before.prefix_hits) / max(queries, 1),
             "engine/tokens_per_s": sums.tokens / sums.busy_s if sums.busy_s else 0.0,
             "engine/restarts": float(after.restarts - before.restarts),
@@ -164,13 +164,13 @@ class Monitor:
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self._look_at_all(fail)
+                await self._poll_all(fail)
             except Exception as error:  # polling must survive any error
                 log.error("engine_watch_failed", error=describe_error(error))
 
-    async def _look_at_all(self, fail: Fail) -> None:
+    async def _poll_all(self, fail: Fail) -> None:
         ready = [(replica, replica.incarnation) for replica in self._replicas if replica.is_ready]
-        await asyncio.gather(*(self._look(replica) for replica, _ in ready))
+        await asyncio.gather(*(self._poll(replica) for replica, _ in ready))
         for replica, incarnation in ready:
             reason = self._complaint(replica)
             if reason and replica.is_ready and replica.incarnation == incarnation:
@@ -180,7 +180,7 @@ class Monitor:
         if time.monotonic() - self._reported_at >= REPORT_S and self._records() != self._last:
             self._report()
 
-    async def _look(self, replica: Replica) -> None:
+    async def _poll(self, replica: Replica) -> None:
         try:
             async with asyncio.timeout(_METRICS_S):
                 replica.load.observe(await replica.client.metrics())
@@ -200,7 +200,7 @@ class Monitor:
     def _sample(self) -> None:
         loads = [r.load.latest for r in self._replicas if r.is_ready and r.load.latest is not None]
         if loads and self._in_flight:
-            self._totals.looks += 1
+            self._totals.polls += 1
             self._totals.kv_use += fmean(load.kv_use for load in loads)
             self._totals.running += sum(load.running for load in loads)
             self._totals.waiting += sum(load.waiting for load in loads)

@@ -261,7 +261,7 @@ class VllmPolicy(TrainablePolicy):
         try:
             report = await self._publisher.publish(version, weights, [replica.client for replica in replicas])
         except BaseException:
-            self._fleet.unprove(replicas)
+            self._fleet.reset_proofs(replicas)
             raise
         self.version = self._fleet.version = version
         for replica, proof in zip(replicas, report.replicas, strict=True):
@@ -270,7 +270,7 @@ class VllmPolicy(TrainablePolicy):
                 self._monitor.alert("warning", "publication_failed", message)
                 self._fleet.fail(replica, proof.failure, trusted=False)
             else:
-                self._fleet.proven(replica)
+                self._fleet.mark_ready(replica)
         return report.metrics()
 
     async def _finish(self) -> None:

@@ -91,7 +91,7 @@ class Replica:
         return self.state in (ReplicaState.READY, ReplicaState.PUBLISHING)
 
     @property
-    def is_out(self) -> bool:
+    def is_left_out(self) -> bool:
         """Return whether it is left out."""
         return self.state is ReplicaState.LEFT_OUT
 

@@ -28,7 +28,7 @@ from engine.inference.vllm.publishing.proof import (
     ROUNDED,
     check_changes,
     compare_logprobs,
-    odd_ones_out,
+    find_deviating,
     probe_ids,
 )
 from engine.inference.vllm.publishing.publication import PublicationReport, Publisher, ServedModel
@@ -482,5 +482,5 @@ def test_a_shard_may_stay_the_same_while_another_changes() -> None:
 def test_layouts_are_compared_separately() -> None:
     first, second = {"tp0:a": "1"}, {"tp0:a": "2"}
     wide = {"tp0:a": "3", "tp1:a": "4"}
-    assert odd_ones_out([first, wide, None, first, second], {}) == [False, False, False, False, True]
-    assert odd_ones_out([second, wide], {frozenset(first): first}) == [True, False]
+    assert find_deviating([first, wide, None, first, second], {}) == [False, False, False, False, True]
+    assert find_deviating([second, wide], {frozenset(first): first}) == [True, False]

@@ -83,9 +83,9 @@ async def test_failed_servers_are_restarted_and_proven_up_to_the_limit() -> None
             while replicas[0].is_ready:
                 policy.release(make_request().context.key)
                 assert set((await policy.generate(make_request())).versions) == {4}
-            await until(lambda: replicas[0].is_ready or replicas[0].is_out)
+            await until(lambda: replicas[0].is_ready or replicas[0].is_left_out)
             assert server.starts == min(1 + number, 3)
-            assert replicas[0].is_out is (number == 3)
+            assert replicas[0].is_left_out is (number == 3)
         assert (replicas[0].restarts, publisher.restored) == (2, 2)
         assert "restarted 2 times" in replicas[0].detail
         assert "its log is server.log" in replicas[0].detail
@@ -108,8 +108,8 @@ async def test_only_stable_servers_are_restarted_beyond_the_limit() -> None:
             while failing.is_ready:
                 policy.release(make_request().context.key)
                 await policy.generate(make_request())
-            await until(lambda: failing.is_ready or failing.is_out)
-        assert failing.is_out
+            await until(lambda: failing.is_ready or failing.is_left_out)
+        assert failing.is_left_out
         assert sink.alerts() == ["engine_restarted", "engine_restarted", "engine_left_out"]
 
 
@@ -127,7 +127,7 @@ async def test_restarted_servers_without_proof_do_not_serve(
         skip_time(601.0)
         with pytest.raises(ModelError, match="does not prove that it serves version 0"):
             await generating
-        assert replicas[0].is_out
+        assert replicas[0].is_left_out
 
 
 async def test_servers_that_cannot_start_fail_the_publication() -> None:

@@ -115,7 +115,7 @@ def check_changes(before: Checksums, after: Checksums, sent_before: Digests, sen
     return ""
 
 
-def odd_ones_out(
+def find_deviating(
     checksums: Sequence[Checksums | None], proven: Mapping[frozenset[str], Checksums]
 ) -> list[bool]:
     """Return for each server whether its checksums differ from those expected of its layout.

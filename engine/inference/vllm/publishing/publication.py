@@ -37,7 +37,7 @@ from engine.inference.vllm.publishing.proof import (
     Checksums,
     Digests,
     check_changes,
-    odd_ones_out,
+    find_deviating,
     probe_ids,
     tolerance,
 )
@@ -269,9 +269,11 @@ class Publisher:
     def _compared(self, found: Sequence[ReplicaProof], version: Version) -> list[ReplicaProof]:
         """Return the outcomes after comparing checksums with the previous ones and with one another."""
         checked = [self._checked(proof, version) for proof in found]
-        odd = odd_ones_out([None if proof.failure else proof.checksums for proof in checked], self._reference)
-        for i, is_odd in enumerate(odd):
-            if is_odd:
+        deviating = find_deviating(
+            [None if proof.failure else proof.checksums for proof in checked], self._reference
+        )
+        for i, is_deviating in enumerate(deviating):
+            if is_deviating:
                 reason = "its checksums are not those of most servers with the same weights"
                 checked[i] = replace(checked[i], failure=reason)
         for proof in checked:
