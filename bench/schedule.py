@@ -190,7 +190,7 @@ class StubScheduler:
         async with self._places:
             pass
 
-    def begun_anew(self) -> AbstractContextManager[None]:
+    def restarted(self) -> AbstractContextManager[None]:
         """Return a context without effect: rollouts continue across updates."""
         return nullcontext()
 

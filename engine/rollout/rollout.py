@@ -192,14 +192,14 @@ class Rollout:
                 return
             await asyncio.sleep(_RETRY_PAUSE_S * 2 ** len(self._failures))
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Interrupt an attempt in progress; the next one waits for the gate and replays no turns."""
         self.recorded = None
         if self._interruption is not None:
             self._interruption.reschedule(asyncio.get_running_loop().time())
 
     async def _attempt_undisturbed(self) -> None:
-        """Run an attempt; restart it whenever ``begin_anew`` interrupts it."""
+        """Run an attempt; start over whenever ``restart`` interrupts it."""
         while True:
             await self.parts.gate.wait()
             try:

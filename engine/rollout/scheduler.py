@@ -159,7 +159,7 @@ class RolloutScheduler:
         try:
             async with self._room:
                 if interruptions != self._interruptions:
-                    rollout.begin_anew()
+                    rollout.restart()
                 self._live.add(rollout)
                 return await rollout.run()
         except ObserverFailedError as error:
@@ -186,12 +186,12 @@ class RolloutScheduler:
             pass
 
     @contextmanager
-    def begun_anew(self) -> Iterator[None]:
+    def restarted(self) -> Iterator[None]:
         """Interrupt all rollouts whose agents act; they begin anew after the body."""
         self._parts.gate.clear()
         self._interruptions += 1
         for rollout in self._live:
-            rollout.begin_anew()
+            rollout.restart()
         try:
             yield
         finally:

@@ -32,7 +32,7 @@ from engine.rollout.scheduler import GroupRequest, RolloutRequest
 from engine.types import Group, Trajectory
 
 
-class Roller(Protocol):
+class RolloutSource(Protocol):
     """The part of ``RolloutScheduler`` that a feed uses."""
 
     async def roll_out(self, request: RolloutRequest) -> Trajectory:
@@ -41,7 +41,7 @@ class Roller(Protocol):
     async def wait_for_room(self) -> None:
         """Wait until a rollout could begin at once."""
 
-    def begun_anew(self) -> AbstractContextManager[None]:
+    def restarted(self) -> AbstractContextManager[None]:
         """Return a context that interrupts all rollouts and restarts them at its end."""
 
 
@@ -65,7 +65,7 @@ class RolloutFeed:
         self,
         config: ScheduleConfig,
         algorithm: AlgorithmConfig,
-        scheduler: Roller,
+        scheduler: RolloutSource,
         cursor: TaskCursor,
         record: TrainingRecord,
         sink: EventSink | None,
@@ -96,7 +96,7 @@ class RolloutFeed:
     def of(
         cls,
         config: TrainRun,
-        scheduler: Roller,
+        scheduler: RolloutSource,
         cursor: TaskCursor,
         record: TrainingRecord,
         sink: EventSink,
@@ -150,7 +150,7 @@ class RolloutFeed:
     def new_weights(self) -> Iterator[None]:
         """Return a context for publishing weights; ``on_update`` decides whether rollouts restart."""
         restart = self._config.on_update == "restart"
-        with self._scheduler.begun_anew() if restart else nullcontext():
+        with self._scheduler.restarted() if restart else nullcontext():
             yield
 
     def updated(self) -> None:

@@ -103,7 +103,7 @@ class RemoteRollout:
             self._leave_place()
             self.parts.observer.phase_changed(self.key, None)
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Interrupt an attempt in progress; the next one waits for the gate and repeats nothing."""
         self.recorded = None
         if not self._is_graded:

@@ -207,7 +207,7 @@ class _Worker:
             case Interrupt(rollout) if rollout in self._rollouts:
                 running, gate, _ = self._rollouts[rollout]
                 gate.clear()
-                running.begin_anew()
+                running.restart()
             case Continue(rollout) if rollout in self._rollouts:
                 self._rollouts[rollout][1].set()
             case NewParts():

@@ -198,7 +198,7 @@ async def test_a_resumed_collection_samples_no_recorded_turn_again(tmp_path: Pat
     assert set(finished_keys(tmp_path).values()) == {1}
 
 
-class Roller:
+class FakeRolloutSource:
     """Scheduler double that finishes the given rollouts and records them."""
 
     def __init__(self, attempt: Attempt, *, ending: frozenset[tuple[int, int]]) -> None:
@@ -227,7 +227,7 @@ class Roller:
     async def wait_for_room(self) -> None:
         await asyncio.sleep(0)
 
-    def begun_anew(self) -> AbstractContextManager[None]:
+    def restarted(self) -> AbstractContextManager[None]:
         return nullcontext()
 
     @property
@@ -235,17 +235,19 @@ class Roller:
         return {(request.key.iteration, request.key.index) for request in self.requests}
 
 
-def feed_of(folder: Path, roller: Roller, *, is_sync: bool = False, **schedule: Any) -> RolloutFeed:
+def feed_of(
+    folder: Path, source: FakeRolloutSource, *, is_sync: bool = False, **schedule: Any
+) -> RolloutFeed:
     """Return a feed of one group of three siblings per iteration, synchronous or up to two updates stale."""
     record = TrainingRecord.read(folder / SPOOL_NAME, trained=0, is_sync=is_sync)
     rows = [make_row(f"{number:02x}" * 8) for number in range(8)]
     return RolloutFeed(
         ScheduleConfig() if is_sync else ScheduleConfig(mode="async", max_staleness=2, **schedule),
         AlgorithmConfig(),
-        roller,
+        source,
         TaskCursor(rows, per_iteration=1, seed=0),
         record,
-        None if is_sync else roller.attempt.sink,
+        None if is_sync else source.attempt.sink,
         iterations=5,
         batch=1,
         group_size=3,
@@ -270,17 +272,17 @@ async def test_a_killed_feed_resumes_with_its_buffers(tmp_path: Path, with_check
     """Kill the feed with one group trained, one waiting for training and one with siblings in flight."""
     everything = frozenset((iteration, index) for iteration in range(5) for index in range(3))
     with attempt(tmp_path, 1) as first:
-        roller = Roller(first, ending=everything - {(2, 1), (2, 2)})
-        feed = feed_of(tmp_path, roller)
+        source = FakeRolloutSource(first, ending=everything - {(2, 1), (2, 2)})
+        feed = feed_of(tmp_path, source)
         (trained,) = (await feed.next_batch(policy_version=0)).trained
         feed.updated()
         state, tasks = feed.buffer.state_dict(), feed.buffer._cursor.state_dict()
-        await until(lambda: {(2, 0), (2, 1), (2, 2)} <= roller.begun)
+        await until(lambda: {(2, 0), (2, 1), (2, 2)} <= source.begun)
         await until(lambda: {(1, 0), (1, 1), (1, 2), (2, 0)} <= ends(tmp_path))
         await feed.close()
     admitted = list(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).admitted)
     with attempt(tmp_path, 2) as second:
-        later = Roller(second, ending=everything)
+        later = FakeRolloutSource(second, ending=everything)
         feed = feed_of(tmp_path, later)
         if with_checkpoint:
             feed.buffer._cursor.load_state_dict(tasks)
@@ -309,8 +311,8 @@ async def test_a_killed_feed_resumes_with_its_buffers(tmp_path: Path, with_check
 async def test_a_killed_synchronous_iteration_keeps_its_recorded_rollouts(tmp_path: Path) -> None:
     """Kill the feed in the second iteration, with one sibling finished and two in flight."""
     with attempt(tmp_path, 1) as first:
-        roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (0, 2), (1, 0)}))
-        feed = feed_of(tmp_path, roller, is_sync=True)
+        source = FakeRolloutSource(first, ending=frozenset({(0, 0), (0, 1), (0, 2), (1, 0)}))
+        feed = feed_of(tmp_path, source, is_sync=True)
         expected = (await feed.next_batch(policy_version=0)).trained
         feed.updated()
         pending = asyncio.create_task(feed.next_batch(policy_version=1))
@@ -318,7 +320,7 @@ async def test_a_killed_synchronous_iteration_keeps_its_recorded_rollouts(tmp_pa
         pending.cancel()
         await feed.close()
     with attempt(tmp_path, 2) as second:
-        later = Roller(second, ending=frozenset({(1, 1), (1, 2)}))
+        later = FakeRolloutSource(second, ending=frozenset({(1, 1), (1, 2)}))
         feed = feed_of(tmp_path, later, is_sync=True)
         feed.buffer.follow_record()
         (kept,) = (await feed.next_batch(policy_version=0)).trained
@@ -340,7 +342,7 @@ async def test_a_closed_feed_cancels_every_rollout_once(tmp_path: Path, is_sync:
     """Another cancellation would interrupt the closing of its sandbox."""
     closed = []
 
-    class Closing(Roller):
+    class Closing(FakeRolloutSource):
         async def roll_out(self, request: RolloutRequest) -> Trajectory:
             self.requests.append(request)
             try:
@@ -351,53 +353,53 @@ async def test_a_closed_feed_cancels_every_rollout_once(tmp_path: Path, is_sync:
             raise AssertionError
 
     with attempt(tmp_path, 1) as first:
-        roller = Closing(first, ending=frozenset())
-        feed = feed_of(tmp_path, roller, is_sync=is_sync)
+        source = Closing(first, ending=frozenset())
+        feed = feed_of(tmp_path, source, is_sync=is_sync)
         pending = asyncio.create_task(feed.next_batch(policy_version=0))
-        await until(lambda: len(roller.requests) == (3 if is_sync else 9))
+        await until(lambda: len(source.requests) == (3 if is_sync else 9))
         pending.cancel()
         await feed.close()
-    assert closed == [request.key for request in roller.requests]
+    assert closed == [request.key for request in source.requests]
 
 
 async def test_groups_completed_by_a_deadline_stay_complete_after_a_kill(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
-        roller = Roller(first, ending=frozenset({(0, 0), (0, 1), (1, 0), (1, 1)}))
-        feed = feed_of(tmp_path, roller, min_siblings=2, straggler_s=0.0)
+        source = FakeRolloutSource(first, ending=frozenset({(0, 0), (0, 1), (1, 0), (1, 1)}))
+        feed = feed_of(tmp_path, source, min_siblings=2, straggler_s=0.0)
         await feed.next_batch(policy_version=0)
         feed.updated()
         second = list(feed._record.admitted)[1]
         await until(lambda: TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0).is_complete(second))
         await feed.close()
     with attempt(tmp_path, 2) as later:
-        second_roller = Roller(later, ending=frozenset())
-        feed = feed_of(tmp_path, second_roller, min_siblings=2, straggler_s=0.0)
+        second_source = FakeRolloutSource(later, ending=frozenset())
+        feed = feed_of(tmp_path, second_source, min_siblings=2, straggler_s=0.0)
         feed.buffer.follow_record()
         for version in range(2):
             (group,) = (await feed.next_batch(policy_version=version)).trained
             assert [t.key.index for t in group.trajectories] == [0, 1]
             feed.updated()
         await feed.close()
-    assert not second_roller.begun & {(0, 2), (1, 2)}
+    assert not second_source.begun & {(0, 2), (1, 2)}
 
 
 async def test_rollouts_restarted_by_an_update_repeat_no_older_steps(tmp_path: Path) -> None:
     with attempt(tmp_path, 1) as first:
-        feed = feed_of(tmp_path, Roller(first, ending=frozenset()), on_update="restart")
+        feed = feed_of(tmp_path, FakeRolloutSource(first, ending=frozenset()), on_update="restart")
         pending = asyncio.create_task(feed.next_batch(policy_version=0))
         await until(lambda: len(TrainingRecord.read(tmp_path / SPOOL_NAME, trained=0)._lines) == 3)
         pending.cancel()
         await feed.close()
     for version, steps in ((0, 1), (1, 0)):
         with attempt(tmp_path, 2 + version) as second:
-            roller = Roller(second, ending=frozenset())
-            feed = feed_of(tmp_path, roller, on_update="restart")
+            source = FakeRolloutSource(second, ending=frozenset())
+            feed = feed_of(tmp_path, source, on_update="restart")
             feed.buffer.follow_record()
             pending = asyncio.create_task(feed.next_batch(policy_version=version))
-            await until(lambda roller=roller: len(roller.requests) >= 9)
+            await until(lambda source=source: len(source.requests) >= 9)
             pending.cancel()
             await feed.close()
-        for request in roller.requests:
+        for request in source.requests:
             assert request.recorded is not None
             assert len(request.recorded()) == steps
     assert BatchSelected.__name__ not in (tmp_path / SPOOL_NAME).read_text()

@@ -42,7 +42,7 @@ def group_of(row: TaskRow, rewards: Sequence[float | None]) -> Group:
     return make_group(trajectories, row.task.id)
 
 
-class Roller:
+class FakeRolloutSource:
     """Scheduler double: divisible tasks are mixed, others uniform; rollouts end in random order."""
 
     def __init__(self, divisor: int = 2, *, seed: int = 0) -> None:
@@ -74,33 +74,33 @@ class Roller:
     async def wait_for_room(self) -> None:
         raise AssertionError("a synchronous iteration queues all of its groups at once")
 
-    def begun_anew(self) -> AbstractContextManager[None]:
+    def restarted(self) -> AbstractContextManager[None]:
         return nullcontext()
 
 
 class Record(TrainingRecord):
     """Record of an earlier attempt that finished the groups of some tasks."""
 
-    def __init__(self, roller: Roller, tasks: Collection[str] = ()) -> None:
+    def __init__(self, source: FakeRolloutSource, tasks: Collection[str] = ()) -> None:
         super().__init__(Path("none"))
-        self._roller, self._tasks = roller, tasks
+        self._source, self._tasks = source, tasks
 
     def __contains__(self, key: GroupKey) -> bool:
         return key.task_id in self._tasks
 
     def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:  # noqa: ARG002
-        return {index: self._roller.trajectory(key.iteration, key.task_id, index) for index in range(2)}
+        return {index: self._source.trajectory(key.iteration, key.task_id, index) for index in range(2)}
 
 
 def feed_of(
-    roller: Roller, cursor: TaskCursor, *, wanted: int, rounds: int = 3, kept: Collection[str] = ()
+    source: FakeRolloutSource, cursor: TaskCursor, *, wanted: int, rounds: int = 3, kept: Collection[str] = ()
 ) -> RolloutFeed:
     return RolloutFeed(
         ScheduleConfig(),
         AlgorithmConfig(preset="dapo", max_resampling_rounds=rounds),
-        roller,
+        source,
         cursor,
-        Record(roller, kept),
+        Record(source, kept),
         None,
         iterations=2,
         batch=wanted,
@@ -116,43 +116,43 @@ async def collected(
     divisor: int = 2,
     seed: int = 0,
     kept: Collection[str] = (),
-) -> tuple[CollectedGroups, Roller]:
-    roller = Roller(divisor, seed=seed)
+) -> tuple[CollectedGroups, FakeRolloutSource]:
+    source = FakeRolloutSource(divisor, seed=seed)
     cursor = TaskCursor(rows(count), per_iteration=wanted, seed=0)
-    feed = feed_of(roller, cursor, wanted=wanted, rounds=rounds, kept=kept)
+    feed = feed_of(source, cursor, wanted=wanted, rounds=rounds, kept=kept)
     batch = await feed.next_batch(policy_version=0)
     await feed.close()
-    return batch, roller
+    return batch, source
 
 
 async def test_uniform_groups_are_replaced_until_enough_have_a_signal() -> None:
-    batch, roller = await collected(64, wanted=6, rounds=20)
+    batch, source = await collected(64, wanted=6, rounds=20)
     assert len(batch.trained) == 6
     assert all(int(group.task.id[1:]) % 2 == 0 for group in batch.trained)
     assert batch.discarded
     assert all(int(group.task.id[1:]) % 2 for group in batch.discarded)
-    assert batch.rounds == len(roller.asked) - 1
+    assert batch.rounds == len(source.asked) - 1
     missing = 6
-    for asked in roller.asked:
+    for asked in source.asked:
         assert len(asked) == missing
         missing -= sum(int(task_id[1:]) % 2 == 0 for task_id in asked)
-    tried = [task_id for asked in roller.asked for task_id in asked]
+    tried = [task_id for asked in source.asked for task_id in asked]
     assert len(set(tried)) == len(tried)
     assert sorted(group.task.id for group in batch.groups) == sorted(tried)
     assert batch.metrics() == {
-        "resampling/rounds": float(len(roller.asked) - 1),
+        "resampling/rounds": float(len(source.asked) - 1),
         "resampling/discarded": float(len(tried) - 6),
     }
 
 
 async def test_resampling_stops_after_its_rounds_and_trains_on_fewer_groups() -> None:
-    batch, roller = await collected(64, wanted=32, rounds=1, divisor=32)
-    assert len(roller.asked) == 2
+    batch, source = await collected(64, wanted=32, rounds=1, divisor=32)
+    assert len(source.asked) == 2
     assert batch.rounds == 1
     assert [group.task.id for group in batch.trained] in (["t0", "t32"], ["t32", "t0"])
 
 
-class Losing(Roller):
+class Losing(FakeRolloutSource):
     """Scheduler double that loses the rollouts of some tasks; all other groups are uniform."""
 
     def __init__(self, is_lost: Callable[[str], bool]) -> None:
@@ -165,27 +165,27 @@ class Losing(Roller):
 
 
 async def test_a_first_round_lost_to_infrastructure_is_not_resampled() -> None:
-    roller = Losing(lambda _: True)
-    feed = feed_of(roller, TaskCursor(rows(64), per_iteration=4, seed=0), wanted=4)
+    source = Losing(lambda _: True)
+    feed = feed_of(source, TaskCursor(rows(64), per_iteration=4, seed=0), wanted=4)
     batch = await feed.next_batch(policy_version=0)
     await feed.close()
-    assert (len(roller.asked), len(batch.trained), len(batch.discarded)) == (1, 0, 4)
+    assert (len(source.asked), len(batch.trained), len(batch.discarded)) == (1, 0, 4)
 
 
 @pytest.mark.parametrize("place", [0, 1])
 async def test_a_lost_group_is_replaced_at_any_position_of_its_round(place: int) -> None:
     cursor = TaskCursor(rows(64), per_iteration=2, seed=0)
     lost = cursor.peek()[place].task.id
-    roller = Losing(lost.__eq__)
-    feed = feed_of(roller, cursor, wanted=2, rounds=1)
+    source = Losing(lost.__eq__)
+    feed = feed_of(source, cursor, wanted=2, rounds=1)
     await feed.next_batch(policy_version=0)
     await feed.close()
-    assert [len(asked) for asked in roller.asked] == [2, 2]
+    assert [len(asked) for asked in source.asked] == [2, 2]
 
 
 async def test_resampling_stops_if_the_split_has_no_tasks_left() -> None:
-    batch, roller = await collected(5, wanted=4, rounds=50)
-    assert sorted(task_id for asked in roller.asked for task_id in asked) == ["t0", "t1", "t2", "t3", "t4"]
+    batch, source = await collected(5, wanted=4, rounds=50)
+    assert sorted(task_id for asked in source.asked for task_id in asked) == ["t0", "t1", "t2", "t3", "t4"]
     assert len(batch.trained) == 3
     assert batch.rounds == 1
 
@@ -198,12 +198,12 @@ async def test_a_resumed_iteration_requests_the_same_tasks() -> None:
     for seed in range(2):
         restored = TaskCursor(rows(32), per_iteration=6, seed=7)
         restored.load_state_dict(state)
-        roller = Roller(seed=seed)
-        feed = feed_of(roller, restored, wanted=6)
+        source = FakeRolloutSource(seed=seed)
+        feed = feed_of(source, restored, wanted=6)
         feed.buffer.begin_at(1)
         await feed.next_batch(policy_version=1)
         await feed.close()
-        asked.append(roller.asked)
+        asked.append(source.asked)
     assert asked[0] == asked[1]
     assert len(asked[0]) > 1
 
@@ -223,44 +223,44 @@ def test_every_round_requests_the_groups_still_missing(
     """Groups and their order depend neither on the order of completion nor on recorded rollouts."""
     count = wanted + spare
     known = {f"t{number}" for number in kept}
-    batch, roller = asyncio.run(
+    batch, source = asyncio.run(
         collected(count, wanted=wanted, rounds=rounds, divisor=divisor, seed=seed, kept=known)
     )
     cursor = TaskCursor(rows(count), per_iteration=wanted, seed=0)
     asked = [[row.task.id for row in cursor.take()]]
     while len(asked) <= rounds:
         tried = [task_id for tasks in asked for task_id in tasks]
-        missing = wanted - sum(map(roller.is_mixed, tried))
+        missing = wanted - sum(map(source.is_mixed, tried))
         more = [row.task.id for row in cursor.take(missing, exclude=tried)]
         if not more:
             break
         asked.append(more)
     tried = [task_id for tasks in asked for task_id in tasks]
-    assert [task_id for tasks in roller.asked for task_id in tasks] == [
+    assert [task_id for tasks in source.asked for task_id in tasks] == [
         task_id for task_id in tried if task_id not in known
     ]
-    assert known or roller.asked == asked
-    assert [group.task.id for group in batch.trained] == list(filter(roller.is_mixed, tried))
+    assert known or source.asked == asked
+    assert [group.task.id for group in batch.trained] == list(filter(source.is_mixed, tried))
     assert [group.task.id for group in batch.discarded] == [
-        task_id for task_id in tried if not roller.is_mixed(task_id)
+        task_id for task_id in tried if not source.is_mixed(task_id)
     ]
     assert batch.rounds == len(asked) - 1
 
 
 async def test_a_synchronous_feed_is_idle_outside_of_its_collection() -> None:
     """Evaluations, checkpoints and pauses find nothing in flight; no event is emitted."""
-    roller, sink = Roller(divisor=1), MemorySink()
+    source, sink = FakeRolloutSource(divisor=1), MemorySink()
     config = resolve("frozenlake", {"trainer.tasks_per_iteration": 3, "trainer.iterations": 2})
     assert isinstance(config, TrainRun)
     cursor = TaskCursor(rows(12), per_iteration=3, seed=0)
-    feed = RolloutFeed.of(config, roller, cursor, TrainingRecord(Path("none")), sink)
+    feed = RolloutFeed.of(config, source, cursor, TrainingRecord(Path("none")), sink)
     for iteration in range(2):
         tasks = feed.buffer.tasks(iteration)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert len(roller.asked) == iteration
+        assert len(source.asked) == iteration
         batch = await feed.next_batch(policy_version=iteration)
-        assert roller.asked[-1] == tasks == [group.task.id for group in batch.trained]
+        assert source.asked[-1] == tasks == [group.task.id for group in batch.trained]
         assert {group.iteration for group in batch.trained} == {iteration}
         assert not feed.buffer.open
         await feed.drain()

@@ -293,7 +293,7 @@ async def test_restarted_rollouts_replay_nothing() -> None:
     ]
     rollouts = [asyncio.create_task(scheduler.roll_out(request)) for request in requests]
     await reached.wait()
-    with scheduler.begun_anew():
+    with scheduler.restarted():
         policy.version += 1
         may_go_on.set()
         await until_idle()

@@ -177,7 +177,7 @@ async def test_rollouts_restart_when_weights_change(monkeypatch: pytest.MonkeyPa
         rollout = asyncio.create_task(scheduler.roll_out(request))
         await until(lambda: policy.held == 1)
         asked = policy.asked
-        with scheduler.begun_anew():
+        with scheduler.restarted():
             policy.may_go_on.set()
             await until(lambda: waits.is_set() or policy.asked > asked)
             assert policy.asked == asked, "nothing is sampled while the weights change"
