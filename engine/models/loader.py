@@ -245,7 +245,7 @@ def write_policy_files(
     write_json(folder / "provenance.json", {**provenance, "implementation": "transformers"})
 
 
-def keep_files(opened: OpenedModel, folder: Path) -> OpenedModel:
+def copy_files(opened: OpenedModel, folder: Path) -> OpenedModel:
     """Return the model with a copy of its files, as the originals may be removed during training.
 
     Args:

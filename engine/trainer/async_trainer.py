@@ -19,7 +19,7 @@ from engine.inference.base import WeightConsumer
 from engine.models.base import LanguageModel
 from engine.models.chat.base import Chat
 from engine.models.frozen import freeze_policy
-from engine.models.loader import OpenedModel, keep_files, open_model, write_policy_files
+from engine.models.loader import OpenedModel, copy_files, open_model, write_policy_files
 from engine.models.precision import weight_type
 from engine.models.weights.adapted import BASE
 from engine.ray.placement import Notice, ignore
@@ -165,7 +165,7 @@ class AsyncTrainer:
         opened = open_model(
             source, home=home, dtype=weight_type(config), max_context=setup.longest, read=is_used
         )
-        self._opened = opened if config.lora_rank else keep_files(opened, run_dir / POLICY_FILES)
+        self._opened = opened if config.lora_rank else copy_files(opened, run_dir / POLICY_FILES)
         self.model, self.chat = self._opened.model, self._opened.chat()
         if is_used:
             self.model.to(training_device(config))

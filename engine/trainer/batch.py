@@ -50,7 +50,7 @@ class Sample:
     """Advantage A_i of ``engine.algorithms``, unscaled."""
     weight: float = 0.0
     """Weight w_i of ``engine.algorithms.trajectory_weights``."""
-    place: int = 0
+    trajectory_index: int = 0
     """Index of the trajectory within the update, counted across groups."""
 
 
@@ -77,8 +77,8 @@ class Microbatch:
     weights: Tensor
     rows: Tensor
     """int64 [N]: index of the sample, 0 … S − 1."""
-    places: tuple[int, ...]
-    """``Sample.place`` of each sample."""
+    trajectory_indices: tuple[int, ...]
+    """``Sample.trajectory_index`` of each sample."""
     lengths: tuple[int, ...]
     """Number of input tokens of each sample."""
     pieces: tuple[tuple[int, int], ...]
@@ -127,18 +127,18 @@ def make_samples(
 
 
 def trajectory_samples(
-    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, place: int = 0
+    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, trajectory_index: int = 0
 ) -> list[Sample]:
     """Return the samples of a trajectory that hold sampled tokens: one, and one more for every fork."""
     return [
-        make_sample(part, advantage=advantage, weight=weight, place=place)
+        make_sample(part, advantage=advantage, weight=weight, trajectory_index=trajectory_index)
         for part in tokens.samples()
         if part.num_sampled
     ]
 
 
 def make_sample(
-    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, place: int = 0
+    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, trajectory_index: int = 0
 ) -> Sample:
     """Return a record with at least one sampled token as a sample."""
     assert not tokens.mask[0], "the first token of a trajectory cannot be a sampled one: nothing predicts it"
@@ -150,7 +150,7 @@ def make_sample(
         sampler_logprobs=tokens.logprobs[sampled],
         advantage=advantage,
         weight=weight,
-        place=place,
+        trajectory_index=trajectory_index,
     )
 
 
@@ -214,7 +214,7 @@ def make_microbatch(samples: Row, device: torch.device, ranks: Ranks = ALONE) ->
         advantages=repeated([sample.advantage for sample in samples]),
         weights=repeated([sample.weight for sample in samples]),
         rows=torch.repeat_interleave(torch.arange(len(samples)), counts).to(device),
-        places=tuple(sample.place for sample in samples),
+        trajectory_indices=tuple(sample.trajectory_index for sample in samples),
         lengths=tuple(len(sample.ids) for sample in samples),
         pieces=tuple(zip(layout.lengths, layout.num_keys, strict=True)),
         width=row.width,

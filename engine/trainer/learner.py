@@ -72,7 +72,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learned:
+class StepResult:
     """Outcome of the optimizer steps of an update, summed over all ranks."""
 
     meter: UpdateMeter
@@ -121,12 +121,12 @@ class Learner(ABC):
         members = step_members(groups, self._algorithm, max_context=self._max_context, kl_sums=sums)
         rate = learning_rate(self._config, self.updates)
         steps = [self._rows(groups, members, chosen) for chosen in self._minibatches(len(groups))]
-        learned = self._make(steps, rate=rate, temperature=temperature)
+        result = self._make(steps, rate=rate, temperature=temperature)
         seconds = time.perf_counter() - started
-        metrics = learned.meter.report(members, seconds)
-        metrics |= learned.passes.report(seconds, learned.peak_flops) | {"update/learning_rate": rate}
-        metrics["time/checkpoint"] = learned.saving_seconds
-        return UpdateResult(metrics=metrics, members=members, optimizer_steps=learned.meter.steps)
+        metrics = result.meter.report(members, seconds)
+        metrics |= result.passes.report(seconds, result.peak_flops) | {"update/learning_rate": rate}
+        metrics["time/checkpoint"] = result.saving_seconds
+        return UpdateResult(metrics=metrics, members=members, optimizer_steps=result.meter.steps)
 
     def imitate(self, records: Sequence[TokenRecord], *, rate: float) -> dict[str, float]:
         """Make one optimizer step on the mean cross-entropy of all sampled tokens of these records.
@@ -145,12 +145,12 @@ class Learner(ABC):
             TrainerError: a rank failed or ended.
         """
         started = time.perf_counter()
-        learned = self._make([self._share(imitation_samples(records))], rate=rate, temperature=1.0)
+        result = self._make([self._share(imitation_samples(records))], rate=rate, temperature=1.0)
         seconds = time.perf_counter() - started
-        metrics = learned.meter.report((), seconds)
+        metrics = result.meter.report((), seconds)
         metrics = {name: value for name, value in metrics.items() if name in _IMITATION_METRICS}
-        metrics |= learned.passes.report(seconds, learned.peak_flops) | {"update/learning_rate": rate}
-        metrics["time/checkpoint"] = learned.saving_seconds
+        metrics |= result.passes.report(seconds, result.peak_flops) | {"update/learning_rate": rate}
+        metrics["time/checkpoint"] = result.saving_seconds
         return metrics
 
     def cross_entropy(self, records: Sequence[TokenRecord]) -> float:
@@ -209,7 +209,7 @@ class Learner(ABC):
 
     @abstractmethod
     def _divergences(self, shares: Sequence[Sequence[Row]], temperature: float) -> dict[int, float]:
-        """Return Σ KL over the sampled tokens of each ``Sample.place``, given each data rank's rows."""
+        """Return Σ KL over the sampled tokens of each ``Sample.trajectory_index`` over all data ranks."""
 
     @abstractmethod
     def _send_weights(self, consumer: WeightConsumer) -> Any:
@@ -220,20 +220,22 @@ class Learner(ABC):
         """Return the log-probabilities of a row's targets."""
 
     @abstractmethod
-    def _learn(self, shares: Sequence[Share]) -> Learned:
+    def _learn(self, shares: Sequence[Share]) -> StepResult:
         """Make the optimizer steps, given each data rank's share."""
 
-    def _make(self, steps: Sequence[Sequence[Sequence[Row]]], *, rate: float, temperature: float) -> Learned:
+    def _make(
+        self, steps: Sequence[Sequence[Sequence[Row]]], *, rate: float, temperature: float
+    ) -> StepResult:
         """Make the optimizer steps of an update, given each step's rows by data rank."""
         shares = [
             Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature)
             for rank in range(self._config.data_parallel)
         ]
         self._is_whole = False
-        learned = self._learn(shares)
+        result = self._learn(shares)
         self._is_whole = True
         self.updates += 1
-        return learned
+        return result
 
     def _minibatches(self, num_groups: int) -> list[list[int]]:
         order = list(range(num_groups))
@@ -263,7 +265,9 @@ class Learner(ABC):
     def _kl_sums(self, groups: Sequence[Group], temperature: float) -> list[list[float]]:
         """Return Σ_t KL_it of every trajectory, 0 for those without sampled tokens."""
         records = [trajectory.tokens for group in groups for trajectory in group.trajectories]
-        samples = [sample for i, r in enumerate(records) for sample in trajectory_samples(r, place=i)]
+        samples = [
+            sample for i, r in enumerate(records) for sample in trajectory_samples(r, trajectory_index=i)
+        ]
         divergences = self._divergences(self._share(samples), temperature)
-        places = itertools.count()
-        return [[divergences.get(next(places), 0.0) for _ in group.trajectories] for group in groups]
+        indices = itertools.count()
+        return [[divergences.get(next(indices), 0.0) for _ in group.trajectories] for group in groups]

@@ -191,7 +191,7 @@ class _Transpose(torch.autograd.Function):
         return _Transpose.forward(ctx, gradients[0], ctx.group), None
 
 
-class _Place(torch.autograd.Function):
+class _ScatterValues(torch.autograd.Function):
     """Autograd function: put a rank's own values at their slots among those of all ranks.
 
     Every rank computes the same loss from them, so each keeps only the gradient of its own values.
@@ -210,7 +210,7 @@ class _Place(torch.autograd.Function):
         return gradients[0][slots], None, None, None
 
 
-def place(local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
+def scatter_values(local: Tensor, slots: Tensor, total: int, group: dist.ProcessGroup) -> Tensor:
     """Return the ``total`` values of all ranks of a row, given this rank's values [n] and their slots [n]."""
-    placed: Tensor = _Place.apply(local, slots, total, group)  # type: ignore[no-untyped-call]
+    placed: Tensor = _ScatterValues.apply(local, slots, total, group)  # type: ignore[no-untyped-call]
     return placed

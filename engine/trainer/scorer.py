@@ -22,7 +22,7 @@ from engine.models.precision import product_type
 from engine.models.sharding import load_weights, shard
 from engine.models.weights.source import WeightSource
 from engine.trainer.batch import Microbatch
-from engine.trainer.ranks import Ranks, place
+from engine.trainer.ranks import Ranks, scatter_values
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +79,9 @@ class Scorer(nn.Module):
         logprobs, entropies = token_logprobs(chosen, head, targets, temperature, entropy=entropy)
         group = self._ranks.context_group()
         if group is not None and batch.slots is not None:
-            logprobs = place(logprobs, batch.slots, len(batch.targets), group)
+            logprobs = scatter_values(logprobs, batch.slots, len(batch.targets), group)
             if entropies is not None:
-                entropies = place(entropies, batch.slots, len(batch.targets), group)
+                entropies = scatter_values(entropies, batch.slots, len(batch.targets), group)
         return logprobs, entropies
 
     def reshard(self) -> None:

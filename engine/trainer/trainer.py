@@ -40,7 +40,7 @@ from engine.models.weights.model_weights import stored_tensors
 from engine.models.weights.source import TensorInfo
 from engine.trainer.batch import Microbatch, Row, make_microbatch
 from engine.trainer.efficiency import PassMeter
-from engine.trainer.learner import Learned, Learner, Share
+from engine.trainer.learner import Learner, Share, StepResult
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.optimizers import initial_moments, make_optimizer, moments, set_rate, step
 from engine.trainer.ranks import ALONE, Ranks
@@ -106,7 +106,7 @@ class Trainer(Learner):
         self._optimizer = make_optimizer(self._parameters, config)
         self._live = LiveWeights(self._model)
 
-    def learn(self, share: Share) -> Learned:
+    def learn(self, share: Share) -> StepResult:
         """Make the optimizer steps of this rank's share; a collective among ranks.
 
         Raises:
@@ -126,11 +126,11 @@ class Trainer(Learner):
             meter.reduce(counts=self._ranks.context_rank == 0)
             passes.reduce(self._device, counts=self._ranks.context_rank == 0)
         saving_seconds, self._saving_seconds = self._saving_seconds, 0.0
-        return Learned(meter=meter, passes=passes, saving_seconds=saving_seconds, peak_flops=self._peak())
+        return StepResult(meter=meter, passes=passes, saving_seconds=saving_seconds, peak_flops=self._peak())
 
     @torch.no_grad()
     def divergences(self, rows: Sequence[Row], temperature: float) -> dict[int, float]:
-        """Return Σ KL over the sampled tokens of each ``Sample.place`` in this rank's rows."""
+        """Return Σ KL over the sampled tokens of each ``Sample.trajectory_index`` in this rank's rows."""
         assert self._reference is not None
         sums: dict[int, float] = defaultdict(float)
         scorers = self._scorer, self._reference
@@ -138,9 +138,9 @@ class Trainer(Learner):
             for batch in self._until_abandoned(self._batch(row) for row in rows):
                 logprobs, reference = (self._score(scorer, batch, temperature) for scorer in scorers)
                 terms = kl_estimate(logprobs, reference, self._algorithm.kl).double()
-                totals = terms.new_zeros(len(batch.places)).index_add_(0, batch.rows, terms)
-                for place, total in zip(batch.places, totals.tolist(), strict=True):
-                    sums[place] += total
+                totals = terms.new_zeros(len(batch.trajectory_indices)).index_add_(0, batch.rows, terms)
+                for index, total in zip(batch.trajectory_indices, totals.tolist(), strict=True):
+                    sums[index] += total
         return dict(sums)
 
     def abandon(self) -> None:
@@ -155,7 +155,7 @@ class Trainer(Learner):
         Raises:
             UpdateAbandonedError: after ``abandon`` the state may be half of an update's.
         """
-        self._go_on()
+        self._raise_if_abandoned()
         self._saving = self._writer.submit(write_shards, folder, self.state(), self._writer_group)
         return self._saving
 
@@ -205,14 +205,14 @@ class Trainer(Learner):
         """Finish writing and stop the writer's thread."""
         self._writer.shutdown()
 
-    def _learn(self, shares: Sequence[Share]) -> Learned:
+    def _learn(self, shares: Sequence[Share]) -> StepResult:
         return self.learn(shares[self._ranks.data_rank])
 
     def _logprobs(self, row: Row) -> list[float]:
         return self.score_row(row)
 
     def _send_weights(self, consumer: WeightConsumer) -> Any:
-        self._go_on()
+        self._raise_if_abandoned()
         weights = self._stream(consumer.dtype)
         try:
             if self._ranks.is_first:
@@ -331,10 +331,10 @@ class Trainer(Learner):
 
     def _until_abandoned(self, batches: Iterable[Microbatch]) -> Iterator[Microbatch]:
         for batch in batches:
-            self._go_on()
+            self._raise_if_abandoned()
             yield batch
 
-    def _go_on(self) -> None:
+    def _raise_if_abandoned(self) -> None:
         if self._abandoned.is_set():
             raise UpdateAbandonedError("the update was abandoned: go on from the last checkpoint")
 

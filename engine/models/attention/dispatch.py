@@ -7,8 +7,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from engine.models.attention.exact import attend_exactly
-from engine.models.attention.kernels import attend_at_once
+from engine.models.attention.exact import attend_exact
+from engine.models.attention.kernels import attend_fused
 from engine.models.attention.segments import Scoring, Segments
 
 _PLAIN = Scoring()
@@ -47,5 +47,5 @@ def attend(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring
 
 def _attend_here(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
     if q.is_cuda and q.dtype in (torch.bfloat16, torch.float16):
-        return attend_at_once(q, k, v, segments, scoring)
-    return attend_exactly(q, k, v, segments, scoring)
+        return attend_fused(q, k, v, segments, scoring)
+    return attend_exact(q, k, v, segments, scoring)

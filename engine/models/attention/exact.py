@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.models.attention.segments import Scoring, Segments, cuts
+from engine.models.attention.segments import Scoring, Segments, boundaries
 
 _BLOCK = 1024
 """Number of queries per block where a mask or all scores are materialised."""
 
 
-def attend_exactly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+def attend_exact(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
     """Return attention [T, heads, D of v]; ``k`` and ``v`` cover the whole row."""
     pieces = zip(torch.split(q, list(segments.lengths)), _cut(k, segments), _cut(v, segments), strict=True)
     return torch.cat([_attend_piece(*piece, scoring) for piece in pieces])
@@ -24,7 +24,7 @@ def attend_exactly(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring:
 
 def _cut(x: Tensor, segments: Segments) -> Iterator[Tensor]:
     """Yield the keys or values of each piece."""
-    bounds = cuts(segments.keys, len(x))
+    bounds = boundaries(segments.keys, len(x))
     # Split once: a gradient buffer for each part, not one of the whole row for each piece.
     parts = dict(zip(bounds, torch.split(x, [end - start for start, end in pairwise(bounds)]), strict=False))
     for ranges in segments.keys:

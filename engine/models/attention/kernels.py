@@ -15,13 +15,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from engine.models.attention.segments import Ranges, Scoring, Segments, cuts
+from engine.models.attention.segments import Ranges, Scoring, Segments, boundaries
 
 _FLASH_MAX_SIZE = 256
 """Largest head size that flash attention supports."""
 
 
-def attend_at_once(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
+def attend_fused(q: Tensor, k: Tensor, v: Tensor, segments: Segments, scoring: Scoring) -> Tensor:
     """Return attention [T, heads, D of v]; ``k`` and ``v`` cover the whole row."""
     size = q.shape[-1]
     flash = scoring.softcap is None and scoring.sinks is None and size == v.shape[-1]
@@ -100,15 +100,15 @@ def _block_mask(
     """Return the block mask of a row with ``width`` keys."""
     from torch.nn.attention.flex_attention import create_block_mask
 
-    places = torch.tensor(cuts(keys, width))
-    part = torch.repeat_interleave(torch.arange(len(places) - 1), places.diff()).to(device)
-    position, seen = torch.zeros(width, dtype=torch.int64), torch.zeros(len(keys), len(places) - 1).bool()
+    bounds = torch.tensor(boundaries(keys, width))
+    part = torch.repeat_interleave(torch.arange(len(bounds) - 1), bounds.diff()).to(device)
+    position, seen = torch.zeros(width, dtype=torch.int64), torch.zeros(len(keys), len(bounds) - 1).bool()
     queries = []
     for number, (ranges, length) in enumerate(zip(keys, lengths, strict=True)):
         before = 0
         for start, end in ranges:
             position[start:end] = torch.arange(before, before + end - start)
-            seen[number, (places[:-1] >= start) & (places[:-1] < end)] = True
+            seen[number, (bounds[:-1] >= start) & (bounds[:-1] < end)] = True
             before += end - start
         queries.append(torch.arange(before - length, before))
     piece = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths)).to(device)

@@ -86,7 +86,7 @@ class Segments:
         return tuple(sum(end - start for start, end in ranges) for ranges in self.keys)
 
 
-def cuts(keys: Sequence[Ranges], width: int) -> list[int]:
+def boundaries(keys: Sequence[Ranges], width: int) -> list[int]:
     """Return boundaries, 0 and ``width`` included, that cut a row such that each range has whole parts."""
     return sorted({0, width, *(place for ranges in keys for pair in ranges for place in pair)})
 

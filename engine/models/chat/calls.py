@@ -16,7 +16,7 @@ from engine.tools.formats import READERS, FoundCall
 from engine.tools.parser import NativeCall, read_native
 
 CallStyle = Literal["json", "xml", "keys", "llama", "mistral"]
-Found = Iterator[tuple[int, NativeCall]]
+LocatedCalls = Iterator[tuple[int, NativeCall]]
 """Calls in order, each with the position where it begins."""
 
 _SIGNS: Mapping[str, CallStyle] = {
@@ -59,7 +59,7 @@ def _broken(position: int, name: str, reason: str) -> tuple[int, NativeCall]:
     return position, NativeCall(name=name, arguments={}, error=reason)
 
 
-def _read_xml(content: str) -> Found:
+def _read_xml(content: str) -> LocatedCalls:
     for match in READERS["xml"](content, 0, {}):
         if isinstance(match, FoundCall):
             yield match.start, NativeCall(name=match.name, arguments=match.arguments, error=match.error)
@@ -67,12 +67,12 @@ def _read_xml(content: str) -> Found:
             yield _broken(match.start, "", match.error)
 
 
-def _read_json(content: str) -> Found:
+def _read_json(content: str) -> LocatedCalls:
     before, calls = read_native(content)
     return ((len(before), call) for call in calls)
 
 
-def _read_keys(content: str) -> Found:
+def _read_keys(content: str) -> LocatedCalls:
     start = content.find("<tool_call>")
     while start >= 0:
         name = _KEYS_NAME.match(content, start + len("<tool_call>"))
@@ -95,12 +95,12 @@ def _read_keys(content: str) -> Found:
         start = content.find("<tool_call>", closing.end())
 
 
-def _read_llama(content: str) -> Found:
+def _read_llama(content: str) -> LocatedCalls:
     if opening := _LLAMA_OPENING.search(content):
         yield _object_call(opening.start(), content[opening.start() :])
 
 
-def _read_mistral(content: str) -> Found:
+def _read_mistral(content: str) -> LocatedCalls:
     start = content.find("[TOOL_CALLS]")
     written = content[start + len("[TOOL_CALLS]") :]
     if start >= 0 and written.lstrip().startswith("["):
@@ -120,7 +120,7 @@ def _read_mistral(content: str) -> Found:
         start = content.find("[TOOL_CALLS]", cursor)
 
 
-def _object_list(start: int, text: str) -> Found:
+def _object_list(start: int, text: str) -> LocatedCalls:
     try:
         calls, _ = _DECODER.raw_decode(text.lstrip())
     except (ValueError, RecursionError) as error:
@@ -142,7 +142,7 @@ def _object_call(start: int, text: str) -> tuple[int, NativeCall]:
     return _broken(start, "", 'the tool call must be an object with "name" and an object of arguments')
 
 
-_READERS: Mapping[CallStyle, Callable[[str], Found]] = {
+_READERS: Mapping[CallStyle, Callable[[str], LocatedCalls]] = {
     "json": _read_json,
     "xml": _read_xml,
     "keys": _read_keys,

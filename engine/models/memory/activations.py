@@ -79,7 +79,7 @@ def _measure(model: LanguageModel, tokens: int) -> tuple[int, int, int, int]:
     segments = Segments.whole([_PIECE] * (tokens // _PIECE), ids.device)
     weights = {shape for p in model.parameters() for shape in (p.shape, p.shape[::-1])}
     with _without_layers(model) as calls, LiveBytes(weights) as whole:
-        whole.know([*model.parameters(), *model.buffers(), ids, segments.positions])
+        whole.exclude([*model.parameters(), *model.buffers(), ids, segments.positions])
         hidden = model.packed_hidden(ids, segments)
     inputs = sum(_first(args, kwargs).nbytes for _, args, kwargs in calls)
     outside = whole.now
@@ -138,7 +138,7 @@ def _measure_layer(
     _first(args, kwargs).requires_grad_(True)  # even if the embedding is frozen: an earlier layer is not
     inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     with LiveBytes(weights) as live:
-        live.know([*block.parameters(), *block.buffers(), *inputs])
+        live.exclude([*block.parameters(), *block.buffers(), *inputs])
         output = block(*args, **kwargs)
         kept = live.now
         output.backward(torch.ones_like(output))

@@ -28,7 +28,7 @@ class LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.peak = 0
         self._seen: weakref.WeakKeyDictionary[Any, None] = weakref.WeakKeyDictionary()
 
-    def know(self, tensors: Sequence[Tensor]) -> None:
+    def exclude(self, tensors: Sequence[Tensor]) -> None:
         """Exclude existing tensors and all their views from the count."""
         for tensor in tensors:
             self._seen[tensor.untyped_storage()] = None

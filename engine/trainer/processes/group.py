@@ -23,7 +23,7 @@ from engine.errors import TrainerError, TrainyardError
 from engine.inference.base import WeightConsumer
 from engine.processes.launchers import ProcessLauncher
 from engine.trainer.batch import Row
-from engine.trainer.learner import Learned, Learner, Share
+from engine.trainer.learner import Learner, Share, StepResult
 from engine.trainer.processes.link import RankListener, await_end, shut_down
 from engine.trainer.processes.rank import RankSettings, tensor_bytes
 from engine.trainer.processes.start import RankProcesses
@@ -141,21 +141,21 @@ class TrainerGroup(Learner):
             self._send_rows(rank, rows)
         sums: dict[int, float] = defaultdict(float)
         for found in self._answers()[:: self._config.context_parallel]:
-            for place, total in found.items():
-                sums[place] += total
+            for index, total in found.items():
+                sums[index] += total
         return sums
 
-    def _learn(self, shares: Sequence[Share]) -> Learned:
+    def _learn(self, shares: Sequence[Share]) -> StepResult:
         for rank, share in self._dealt(shares):
             counts = [len(rows) for rows in share.steps]
             self._send(rank, ("learn", (counts, share.rate, share.temperature)))
             for rows in share.steps:
                 self._send_rows(rank, rows)
-        learned = self._answers()[0]
-        assert isinstance(learned, Learned)
-        if self._sampler is not None and learned.meter.steps:
+        result = self._answers()[0]
+        assert isinstance(result, StepResult)
+        if self._sampler is not None and result.meter.steps:
             self._receive_weights(self._sampler)
-        return learned
+        return result
 
     def _logprobs(self, row: Row) -> list[float]:
         for rank in range(self._size):

@@ -33,7 +33,7 @@ from engine.models.base import LanguageModel
 from engine.models.loader import open_model
 from engine.models.precision import weight_type
 from engine.trainer.batch import Row
-from engine.trainer.learner import Learned, Share
+from engine.trainer.learner import Share, StepResult
 from engine.trainer.processes.link import connect
 from engine.trainer.ranks import Ranks
 from engine.trainer.scorer import Unread
@@ -161,10 +161,10 @@ class _Rank:
     def _send_weights(self, consumer: WeightConsumer) -> Any:
         return self._trainer.send_weights(consumer)
 
-    def _learn(self, counts: Sequence[int], rate: float, temperature: float) -> Learned | None:
+    def _learn(self, counts: Sequence[int], rate: float, temperature: float) -> StepResult | None:
         steps = [self._rows(count) for count in counts]
-        learned = self._trainer.learn(Share(steps=steps, rate=rate, temperature=temperature))
-        return learned if self._is_first else None
+        result = self._trainer.learn(Share(steps=steps, rate=rate, temperature=temperature))
+        return result if self._is_first else None
 
     def _weights(self, dtypes: Mapping[str, torch.dtype]) -> None:
         """Gather the weights one by one; the first rank sends them before its answer."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from engine.models.attention import Segments
-from engine.models.attention.exact import attend_exactly
+from engine.models.attention.exact import attend_exact
 from engine.models.base import LanguageModel
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
@@ -104,7 +104,7 @@ def test_autocast_runs_experts_and_attention_in_bf16(family: str, monkeypatch: p
 
     def attend_here(q: Tensor, k: Tensor, v: Tensor, *layout: Any) -> Tensor:
         attention_dtypes.append({q.dtype, k.dtype, v.dtype})
-        return attend_exactly(q, k, v, *layout)
+        return attend_exact(q, k, v, *layout)
 
     monkeypatch.setattr("engine.models.attention.dispatch._attend_here", attend_here)
     dtypes = set()
