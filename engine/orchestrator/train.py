@@ -54,7 +54,7 @@ from engine.orchestrator.training.progress import HELDOUT, TRAIN, Saved, TrainPr
 from engine.orchestrator.training.record import TrainingRecord
 from engine.orchestrator.training.resampling import Collection, discarded_members
 from engine.orchestrator.training.staleness import staleness_metrics
-from engine.orchestrator.training.task_weights import Outcome
+from engine.orchestrator.training.task_weights import GroupOutcome
 from engine.orchestrator.watch.alarms import Alarms
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.orchestrator.watch.machine import MachineProbe
@@ -225,7 +225,7 @@ class TrainingLoop:
             with self._run.probe.phase("rollout"):
                 async with self._phases.rollouts():
                     collection = await self._collect()
-            self._cursor.observe(self.progress.iteration, map(Outcome.of, collection.groups))
+            self._cursor.observe(self.progress.iteration, map(GroupOutcome.of, collection.groups))
             if self.progress.iteration + 1 < self._config.trainer.iterations:
                 self._prefetch.start(self._cursor.peek())
             collected = time.monotonic()

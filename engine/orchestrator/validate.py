@@ -35,7 +35,7 @@ from engine.events.types import TaskValidated
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
-from engine.orchestrator.tasks.row_check import Finding, RowCheck
+from engine.orchestrator.tasks.row_check import RowCheck, RowFinding
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.registries import check_registries
 from engine.types import GradeRule, TaskRow
@@ -99,7 +99,7 @@ class Validation:
             RunStopped, FencedError, DeliveryError: the attempt must end; gradings in flight are dropped.
         """
         check = RowCheck(self._config, backend=backend, references=self._references, run_id=self._run.run_id)
-        active: set[asyncio.Task[Finding]] = set()
+        active: set[asyncio.Task[RowFinding]] = set()
         self._report(force=True)
         try:
             while self._left or active:
@@ -122,7 +122,7 @@ class Validation:
         self._report(force=True)
 
     async def _admit(
-        self, active: set[asyncio.Task[Finding]], check: RowCheck, backend: SandboxBackend
+        self, active: set[asyncio.Task[RowFinding]], check: RowCheck, backend: SandboxBackend
     ) -> None:
         """Start rows up to the parallel limit, and prepare the backend for the next ones."""
         width = self._config.grading.max_parallel
@@ -135,7 +135,7 @@ class Validation:
             upcoming = islice(self._left, width)
             await backend.prepare(dict(Counter(row.task.image for row in upcoming)))
 
-    async def _record(self, found: Sequence[Finding]) -> None:
+    async def _record(self, found: Sequence[RowFinding]) -> None:
         """Record findings on disk, then as events; the server reads the disk after a crash in between."""
         if not found:
             return
@@ -146,7 +146,7 @@ class Validation:
             self._run.sink.emit(TaskValidated, record=record)
         self._report()
 
-    def _record_of(self, found: Finding) -> ValidationRecord:
+    def _record_of(self, found: RowFinding) -> ValidationRecord:
         task_id, finding = found.row.task.id, found.health
         return ValidationRecord(
             id=f"{self._run.run_id}/{task_id}",

@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RowFinding:
     """Finding about one row, with the coverage of its tests by mutants where those were proven."""
 
     row: TaskRow
@@ -62,18 +62,18 @@ class RowCheck:
         self._grader = Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
         self._prover = Prover(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
 
-    async def __call__(self, row: TaskRow) -> Finding:
+    async def __call__(self, row: TaskRow) -> RowFinding:
         """Return the finding about a row."""
         obstacle = row.answer.metadata.get("ungradable")
         if obstacle:
             refused = [_refused(f"it cannot be graded: {obstacle}")]
-            return Finding(row, judge(refused, refused))
+            return RowFinding(row, judge(refused, refused))
         if (own_box := self._grader.own_box(row)) is not None:
             return await self._check_own_box(row, own_box)
         repeats = self._config.validation.repeats
         noop = await self._repeat(self._patch_grading(row, ""), repeats)
         if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
-            return Finding(row, judge(noop, ()))
+            return RowFinding(row, judge(noop, ()))
         try:
             patch = await self._patiently(lambda: self._gold_patch(row))
             gold = await self._repeat(self._patch_grading(row, patch), repeats - 1)
@@ -83,22 +83,22 @@ class RowCheck:
                 gold.append(last)
             health = judge(noop, gold)
         except DatasetError as error:
-            return Finding(row, judge(noop, [_refused(str(error))]))
+            return RowFinding(row, judge(noop, [_refused(str(error))]))
         except SandboxError as error:
             lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
-            return Finding(row, judge(noop, [lost]))
+            return RowFinding(row, judge(noop, [lost]))
         if health.status is not RowStatus.VALID or original is None:
-            return Finding(row, health)
-        return Finding(row, health, await self._prove(row, patch, original))
+            return RowFinding(row, health)
+        return RowFinding(row, health, await self._prove(row, patch, original))
 
-    async def _check_own_box(self, row: TaskRow, own_box: OwnBoxGrading) -> Finding:
+    async def _check_own_box(self, row: TaskRow, own_box: OwnBoxGrading) -> RowFinding:
         """Return the finding about a row that is graded in the agent's sandbox; it has no mutated tests."""
         repeats = self._config.validation.repeats
         noop = await self._repeat(partial(self._grader.grade_solution, own_box, applied=False), repeats)
         if all(grade.verdict is Verdict.INFRA_ERROR for grade in noop):
-            return Finding(row, judge(noop, ()))
+            return RowFinding(row, judge(noop, ()))
         gold = await self._repeat(partial(self._grader.grade_solution, own_box, applied=True), repeats)
-        return Finding(row, judge(noop, gold))
+        return RowFinding(row, judge(noop, gold))
 
     async def _last(self, row: TaskRow, patch: str) -> tuple[Grade, OriginalRun | None]:
         """Grade the gold patch by the proof's original run; return the run too where it can be used."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from engine.config.learning.training import CurriculumConfig
 from engine.errors import ConfigError
-from engine.orchestrator.training.task_weights import Outcome, TaskWeights
+from engine.orchestrator.training.task_weights import GroupOutcome, TaskWeights
 from engine.types import TaskRow
 
 
@@ -59,7 +59,7 @@ class TaskCursor:
         """Return the number of tasks of the split."""
         return len(self._rows)
 
-    def observe(self, batch: int, outcomes: Iterable[Outcome]) -> None:
+    def observe(self, batch: int, outcomes: Iterable[GroupOutcome]) -> None:
         """Store the outcomes of a batch, by which later tasks are drawn."""
         if self._weights is not None:
             self._weights.observe(batch, outcomes)

@@ -21,7 +21,7 @@ from engine.events.types import TrajectoryFinished
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.collection.rollout_lines import RolloutLines, rollout_event
 from engine.orchestrator.training.stragglers import LATE
-from engine.orchestrator.training.task_weights import Outcome
+from engine.orchestrator.training.task_weights import GroupOutcome
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 from engine.rollout.recorded import RecordedTurns, Span, read_events, read_turns, recorded_step
 from engine.tokens import TokenRecord
@@ -91,7 +91,7 @@ class TrainingRecord:
         """Return the trajectories of groups of a recorded batch. Raises TrainyardError."""
         return [self._read(GroupKey(group.iteration, group.task_id), group.indices) for group in groups]
 
-    def outcomes(self, iteration: int) -> list[Outcome]:
+    def outcomes(self, iteration: int) -> list[GroupOutcome]:
         """Return the outcomes of a recorded batch."""
         outcomes = []
         batch = self.batches[iteration]
@@ -99,7 +99,7 @@ class TrainingRecord:
             lines = self._lines.get(GroupKey(group.iteration, group.task_id), {})
             graded = [lines[index] for index in group.indices if index in lines and not lines[index].is_lost]
             solved, cut_short = (sum(map(attrgetter(name), graded)) for name in ("is_solved", "is_cut_short"))
-            outcomes.append(Outcome.counted(group.task_id, solved, len(graded), cut_short=cut_short))
+            outcomes.append(GroupOutcome.counted(group.task_id, solved, len(graded), cut_short=cut_short))
         return outcomes
 
     def kept(self, key: GroupKey, *, with_lost: bool = False) -> dict[int, Trajectory]:

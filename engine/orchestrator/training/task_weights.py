@@ -35,7 +35,7 @@ _TOLERANCE = 1e-9
 """Rounding of sums of weights."""
 
 
-class Outcome(NamedTuple):
+class GroupOutcome(NamedTuple):
     """Result of a task's group."""
 
     task_id: str
@@ -43,14 +43,14 @@ class Outcome(NamedTuple):
     graded: int
 
     @classmethod
-    def of(cls, group: Group) -> Outcome:
+    def of(cls, group: Group) -> GroupOutcome:
         """Count the siblings of a group that infrastructure did not lose."""
         graded = [RolloutSummary.of(t) for t in group.trajectories if not is_infrastructure(t)]
         solved, cut_short = (sum(map(attrgetter(name), graded)) for name in ("is_solved", "is_cut_short"))
         return cls.counted(group.task.id, solved, len(graded), cut_short=cut_short)
 
     @classmethod
-    def counted(cls, task_id: str, solved: int, graded: int, *, cut_short: int) -> Outcome:
+    def counted(cls, task_id: str, solved: int, graded: int, *, cut_short: int) -> GroupOutcome:
         """Return an outcome; where none is solved, siblings ended by a time limit do not count as graded."""
         return cls(task_id, solved, graded if solved else graded - cut_short)
 
@@ -130,10 +130,10 @@ class TaskWeights:
         }
         self._iterations = 0
         """Number of iterations whose tasks were requested."""
-        self._outcomes: dict[int, list[Outcome]] = {}
+        self._outcomes: dict[int, list[GroupOutcome]] = {}
         """Batch → outcomes that are not counted yet."""
 
-    def observe(self, batch: int, outcomes: Iterable[Outcome]) -> None:
+    def observe(self, batch: int, outcomes: Iterable[GroupOutcome]) -> None:
         """Store a batch's outcomes; those of a batch that is already counted are ignored."""
         if batch >= self._iterations - self._lag - 1:
             self._outcomes[batch] = [
@@ -178,7 +178,7 @@ class TaskWeights:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved state; tasks that it lacks keep theirs."""
         self._iterations = state["iterations"]
-        self._outcomes = {batch: [Outcome(*row) for row in rows] for batch, rows in state["outcomes"]}
+        self._outcomes = {batch: [GroupOutcome(*row) for row in rows] for batch, rows in state["outcomes"]}
         for task_id, saved in state["tasks"].items():
             if task_id in self._states:
                 groups = tuple((solved, graded) for solved, graded in saved["groups"])

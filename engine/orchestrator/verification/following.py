@@ -73,7 +73,7 @@ class FollowedRuns:
         for name in tuple(self._open):
             self._read(name)
 
-    async def news(self) -> None:
+    async def wait_for_changes(self) -> None:
         """Wait until unfinished runs have written more or have ended, and read them again.
 
         A run that can no longer be read counts as ended, with an alert; trajectories read before are kept.
@@ -83,7 +83,7 @@ class FollowedRuns:
         """
         pause_s = self._took_s * (1 / READING_SHARE - 1)
         started = time.monotonic()
-        while time.monotonic() - started < pause_s or not self._has_news():
+        while time.monotonic() - started < pause_s or not self._has_changes():
             await self._run.safe_point()
             await asyncio.sleep(POLL_S)
         started = time.monotonic()
@@ -114,7 +114,7 @@ class FollowedRuns:
         del self._open[name]
         self._run.alert("warning", "verifier_source_lost", f"run {name} is no longer followed: {reason}")
 
-    def _has_news(self) -> bool:
+    def _has_changes(self) -> bool:
         for name in self._open:
             if is_held(self._run.run_dir.parent / name):
                 self._unheld_since.pop(name, None)

@@ -112,7 +112,7 @@ class Verification:
         """
         await self._score(judge)
         while self._runs.going:
-            await self._runs.news()
+            await self._runs.wait_for_changes()
             await asyncio.to_thread(self._note)
             await self._score(judge)
 

@@ -32,7 +32,7 @@ _ALWAYS = (
 """Means that are 0 where nothing was measured."""
 
 
-Outcome = tuple[TerminationReason, Verdict | None]
+EndingAndVerdict = tuple[TerminationReason, Verdict | None]
 
 
 class RolloutMetrics:
@@ -44,7 +44,7 @@ class RolloutMetrics:
     def __init__(self) -> None:
         self.tally = EvaluationTally()
         self.count = self.lost = 0
-        self.outcomes: Counter[Outcome] = Counter()
+        self.outcomes: Counter[EndingAndVerdict] = Counter()
         """Rollouts that infrastructure did not lose, by ending and verdict."""
         self.steps = self.prompt_tokens = self.generated_tokens = 0
         self._failures: Counter[str] = Counter()

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from engine.evaluation.endings import Endings
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.machine import MachineLoad, MachineProbe
-from engine.orchestrator.watch.metrics import Outcome, RolloutMetrics, loss_reason
+from engine.orchestrator.watch.metrics import EndingAndVerdict, RolloutMetrics, loss_reason
 from engine.rollout.summary import RolloutSummary
 from engine.types import TerminationReason, Verdict
 
@@ -120,7 +120,7 @@ def limits_message(endings: Endings, load: MachineLoad) -> str | None:
     )
 
 
-def alike_message(outcomes: Mapping[Outcome, int]) -> str | None:
+def alike_message(outcomes: Mapping[EndingAndVerdict, int]) -> str | None:
     """Return a message if at least ``MIN_ALIKE`` rollouts all failed in the same unusual way, else None."""
     count = sum(outcomes.values())
     if count < MIN_ALIKE or any(verdict is Verdict.PASSED for _, verdict in outcomes):
@@ -144,7 +144,7 @@ def busy_message(endings: Endings, load: MachineLoad) -> str | None:
     )
 
 
-def _way(outcome: Outcome) -> str | None:
+def _way(outcome: EndingAndVerdict) -> str | None:
     """Return a rollout's unusual ending; None for a submission that was tested."""
     termination, verdict = outcome
     if termination is not TerminationReason.SUBMITTED:

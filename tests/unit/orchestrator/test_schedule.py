@@ -17,7 +17,7 @@ from engine.orchestrator.training.buffer import Batch, GroupBuffer
 from engine.orchestrator.training.curriculum import TaskCursor
 from engine.orchestrator.training.record import GroupKey, TrainingRecord
 from engine.orchestrator.training.schedule import OpenGroup, choose_batch
-from engine.orchestrator.training.task_weights import Outcome
+from engine.orchestrator.training.task_weights import GroupOutcome
 from engine.types import Group
 from tests.builders.rollout_builders import make_row
 from tests.unit.trainer.builders.rl_builders import make_trajectory
@@ -53,9 +53,9 @@ class Record(TrainingRecord):
 
     def __init__(self) -> None:
         super().__init__(Path("none"))
-        self.solved: dict[int, list[Outcome]] = {}
+        self.solved: dict[int, list[GroupOutcome]] = {}
 
-    def outcomes(self, iteration: int) -> list[Outcome]:
+    def outcomes(self, iteration: int) -> list[GroupOutcome]:
         return self.solved[iteration]
 
 
@@ -119,8 +119,8 @@ class DynamicRun:
             groups=sides[0],
             discarded=sides[1],
         )
-        solved = [Outcome(group.task_id, 1, 2) for group in sides[0]]
-        self.record.solved[iteration] = solved + [Outcome(group.task_id, 2, 2) for group in sides[1]]
+        solved = [GroupOutcome(group.task_id, 1, 2) for group in sides[0]]
+        self.record.solved[iteration] = solved + [GroupOutcome(group.task_id, 2, 2) for group in sides[1]]
         self.take(batch)
         return True
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.config.learning.training import CurriculumConfig
 from engine.orchestrator.training.curriculum import TaskCursor
-from engine.orchestrator.training.task_weights import Outcome, TaskState, TaskWeights, draw_pass
+from engine.orchestrator.training.task_weights import GroupOutcome, TaskState, TaskWeights, draw_pass
 from engine.types import TaskRow, TerminationReason
 from tests.builders.rollout_builders import make_row
 from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
@@ -32,13 +32,13 @@ def cursor(count: int, *, lag: int = 0, seed: int = 3, per_iteration: int = 4) -
     return TaskCursor(rows(count), per_iteration=per_iteration, seed=seed, curriculum=CONFIG, lag=lag)
 
 
-def outcomes(tasks: list[str], iteration: int) -> list[Outcome]:
+def outcomes(tasks: list[str], iteration: int) -> list[GroupOutcome]:
     """Simulate the outcomes of a policy; a third of the tasks is solved always or never."""
     simulated = []
     for task in tasks:
         ability = (0.0, 0.1, 0.3, 0.5, 0.9, 1.0)[int(task, 16) % 6]
         rng = random.Random(f"{task}:{iteration}")
-        simulated.append(Outcome(task, sum(rng.random() < ability for _ in range(SIBLINGS)), SIBLINGS))
+        simulated.append(GroupOutcome(task, sum(rng.random() < ability for _ in range(SIBLINGS)), SIBLINGS))
     return simulated
 
 
@@ -98,7 +98,7 @@ def test_solve_rate_uses_only_the_newest_groups_without_lost_ones() -> None:
     weights = TaskWeights(["t"], CONFIG, seed=0, lag=0)
     for batch, solved in enumerate([0, 8, 4, 2]):
         weights.begin_iteration()
-        weights.observe(batch, [Outcome("t", solved, SIBLINGS), Outcome("t", 0, 0)])
+        weights.observe(batch, [GroupOutcome("t", solved, SIBLINGS), GroupOutcome("t", 0, 0)])
     weights.begin_iteration()
     assert weights.metrics() == {
         "curriculum/resting_none": 0.0,
@@ -111,11 +111,11 @@ def test_solve_rate_uses_only_the_newest_groups_without_lost_ones() -> None:
 def test_rollouts_ended_by_time_limits_do_not_count_as_failures() -> None:
     timed, submitted = TerminationReason.ROLLOUT_TIMEOUT, TerminationReason.SUBMITTED
 
-    def outcome(*ends: tuple[float, TerminationReason]) -> Outcome:
+    def outcome(*ends: tuple[float, TerminationReason]) -> GroupOutcome:
         rollouts = [
             make_trajectory(reward, reason, index=i, task_id="t") for i, (reward, reason) in enumerate(ends)
         ]
-        return Outcome.of(make_group(rollouts, "t"))
+        return GroupOutcome.of(make_group(rollouts, "t"))
 
     assert outcome((0.0, timed), (0.0, timed)) == ("t", 0, 0)
     assert outcome((0.0, timed), (0.0, submitted)) == ("t", 0, 1)
@@ -127,7 +127,7 @@ def test_iterations_have_distinct_tasks_even_if_most_tasks_rest() -> None:
     for iteration in range(40):
         tasks = taken(source)
         assert len(set(tasks)) == 5
-        source.observe(iteration, [Outcome(task, 0, SIBLINGS) for task in tasks])
+        source.observe(iteration, [GroupOutcome(task, 0, SIBLINGS) for task in tasks])
     assert source.metrics()["curriculum/resting_none"] == 6
     assert len(source.state_dict()["remaining"]) <= 6, "no task waits twice"
 

@@ -25,7 +25,7 @@ def test_patience_starts_at_the_first_check_without_a_holder(
 
     def is_over(at: float, *, is_held: bool) -> bool:
         clock[0], held[0] = at, is_held
-        return runs._has_news()
+        return runs._has_changes()
 
     assert not is_over(0.0, is_held=True)
     assert not is_over(10 * PATIENCE_S, is_held=False)
