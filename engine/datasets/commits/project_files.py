@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import sys
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -215,22 +216,33 @@ def _version(*values: object) -> str:
 
 def _poetry(table: object) -> list[str]:
     """Return Poetry's dependencies as requirements; caret and tilde become lower bounds."""
-    if not isinstance(table, dict):
-        return []
     requirements = []
-    for name, wanted in table.items():
-        text = wanted.get("version", "") if isinstance(wanted, dict) else wanted
-        if (
-            name == "python"
-            or not isinstance(text, str)
-            or (isinstance(wanted, dict) and wanted.get("optional"))
-        ):
+    for name, wanted in table.items() if isinstance(table, dict) else ():
+        options = wanted if isinstance(wanted, dict) else {"version": wanted}
+        version = options.get("version", "")
+        if name == "python" or not isinstance(version, str) or options.get("optional"):
             continue
-        bounds = ",".join(
-            re.sub(r"^[\^~]=?\s*|^(?=\d)", ">=", part.strip()) for part in text.split(",") if part.strip("* ")
-        )
+        if not _poetry_python(options.get("python")):
+            continue
+        parts = (part.strip() for part in version.split(",") if part.strip("* "))
+        bounds = ",".join(re.sub(r"^[\^~]=?\s*|^(?=\d)", ">=", part) for part in parts)
         requirements.append(f"{name}{bounds}")
     return requirements
+
+
+def _poetry_python(constraint: object) -> bool:
+    """Return whether a dependency with a constraint on Python is needed by this interpreter."""
+    if not isinstance(constraint, str):
+        return True
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    for alternative in constraint.split("||"):
+        bounds = re.sub(r"\^(\d+)([.\d]*)", lambda m: f">={m[1]}{m[2]},<{int(m[1]) + 1}", alternative)
+        try:
+            if SpecifierSet(re.sub(r"~=?\s*(\d+\.\d)", r"~=\1", bounds).strip()).contains(python):
+                return True
+        except InvalidSpecifier:
+            return True
+    return False
 
 
 def _poetry_groups(poetry: dict[str, Any]) -> dict[str, list[str]]:

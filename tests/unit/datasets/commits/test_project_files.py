@@ -82,11 +82,14 @@ name = "p"
 python = "^3.8"
 attrs = "^22.1"
 extra = {version = "~1.0", optional = true}
+old = {version = "^1.0", python = "~2.7"}
+older = {version = "^1.0", python = "~2.7 || >=3.4,<3.5"}
+new = {version = "^1.0", python = "^3.6"}
 [tool.poetry.group.test.dependencies]
 mock = "*"
 """
     found = project(tmp_path, pyproject_toml=text)
-    assert (found.runtime, found.tests) == (("attrs>=22.1",), ("mock",))
+    assert (found.runtime, found.tests) == (("attrs>=22.1", "new>=1.0"), ("mock",))
 
 
 @pytest.mark.parametrize(
