@@ -2,8 +2,8 @@
 
 Curates each repository (a folder or an address) alone, without any model, and prints commits by stage, the
 shares of eligible commits (small real changes with tests) that build and become tasks, and minutes a task.
-Bars: at least 78 % build, at least 40 % become tasks, at most 3 minutes a task. The data folder is kept:
-a stopped bench continues, and the minutes are those of the last call.
+Bars: at least 78 % build, at least 40 % become tasks, at most 3 minutes a task. Minutes are those of one
+worker, over all trials; two run at once. The data folder is kept: a stopped bench continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def measure(repository: str, *, home: Path, commits: int) -> dict[str, Any
 def _counts(record: Mapping[str, Any]) -> dict[str, Any]:
     funnel = {stage["stage"]: stage["commits"] for stage in record["funnel"]}
     lost = {reason: number for stage in record["funnel"] for reason, number in stage["lost"].items()}
-    return {"funnel": funnel, "lost": lost, "seconds": record["seconds"]}
+    return {"funnel": funnel, "lost": lost, "seconds": record["trial_seconds"]}
 
 
 def line(row: dict[str, Any]) -> str:

@@ -52,6 +52,8 @@ class Funnel:
     """Commits of a curation by the reason for which they became no task."""
 
     total: int = 0
+    trial_seconds: float = 0.0
+    """Duration of all trials, those of earlier curations included."""
     lost: Counter[str] = field(default_factory=Counter)
     examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
 
@@ -121,6 +123,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         "funnel": funnel.stages(),
         "examples": funnel.examples,
         "seconds": round(time.monotonic() - started, 1),
+        "trial_seconds": round(funnel.trial_seconds, 1),
     }
     if not rows:
         raise NoTasksError(record)
@@ -171,6 +174,7 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress:
             if len(rows) >= wanted:
                 return
             trial = await _trial(shop, item, failures)
+            funnel.trial_seconds += trial.seconds
             row = None if trial.reason else _row(item, trial)
             tried += 1
             if row is not None and len(rows) < wanted:
@@ -201,6 +205,7 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     kept = item.store.get(sha)
     if kept is not None and (kept.reason or image_exists(shop.home, kept.image)):
         return kept
+    started = time.monotonic()
     try:
         trial = await try_candidate(shop, item.repository, item.candidate)
     except (HostError, PreflightError) as error:
@@ -209,6 +214,7 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
             raise
         return Trial(reason="machine", detail=str(error))
     failures.clear()
+    trial = trial.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
     item.store.keep(sha, trial)
     return trial
 

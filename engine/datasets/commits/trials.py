@@ -80,6 +80,8 @@ class Trial(BaseModel):
     image: str = ""
     """Name of the image of the tree before the change, without ``local:``."""
     test_command: str = ""
+    seconds: float = 0.0
+    """Duration of the trial."""
 
 
 class TrialStore:
