@@ -57,6 +57,8 @@ DISCONNECTED_AFTER = timedelta(days=1)
 """Time without a response of its cluster and without a sign of life after which a run fails."""
 EXTERNAL_AFTER = timedelta(days=1)
 """Time without a sign of life of another program after which its run fails."""
+EXTERNAL_STOP = timedelta(minutes=5)
+"""Time for another program to learn by its heartbeat that it must stop, and to send its last events."""
 
 _NOT_STARTED_OR_ENDED = (ProcessState.DEAD, ProcessState.PENDING)
 
@@ -101,6 +103,8 @@ def decide(
         due = state is RunState.QUEUED and min(in_state, nudged or in_state) > RESEND_AFTER
         return Decision.RESEND if due else Decision.WAIT
     if state is RunState.STOPPING:
+        if process is ProcessState.EXTERNAL:
+            return Decision.RECOVER if in_state > EXTERNAL_STOP else Decision.WAIT
         over = process in _NOT_STARTED_OR_ENDED or silent > STOPPING_GRACE or in_state > timeout.after
         return Decision.RECOVER if over else Decision.WAIT
     if process is None:

@@ -83,6 +83,9 @@ class DownloadConfig(Section):
     """Maximum download of one model or dataset, GB; 0 downloads nothing and allows only cached ones."""
 
 
+_DATASET_KINDS = frozenset({"curate", "validate", "import"})
+
+
 class _Run(Section):
     name: Text = Field(min_length=1, max_length=200)
     """Display name of the run."""
@@ -95,6 +98,14 @@ class _Run(Section):
     downloads: DownloadConfig = DownloadConfig()
     disk_gb: Annotated[float, Bounded(2_000)] = Field(default=2_000.0, gt=0)
     """Maximum size of the run's folder, GB; a run that exceeds it is stopped."""
+
+    @model_validator(mode="after")
+    def _runs_here(self) -> Self:
+        kind = getattr(self, "kind", "")
+        if self.launcher.backend == "external" and kind in _DATASET_KINDS:
+            message = f"runs of kind '{kind}' change datasets, which no other program may: leave it out"
+            raise ImpossibleSettingsError([Problem(message, "launcher.backend")])
+        return self
 
 
 class _ActingRun(_Run):

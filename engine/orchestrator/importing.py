@@ -33,7 +33,6 @@ from engine.errors import DatasetError, TrainyardError
 from engine.grading.gradable import check_gradable
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce
-from engine.processes.guard import returned_status
 from engine.processes.guarded import guarded_command
 from engine.types import TaskRow
 
@@ -128,7 +127,7 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
                 last = text or last
             else:
                 run.progress(*progress)
-        status = returned_status(await process.wait())
+        status = await process.wait()
         if status < 0:  # its last line may be any warning
             raise DatasetError(
                 f"the import process was killed by signal {-status}; its last line was '{last}'. Repeat the "

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -26,7 +27,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(command: list[str]) -> int:
-    """Run the command until it ends or must end; return its exit status."""
+    """Run the command until it ends or must end; return its exit status, negative for a signal."""
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     parent = os.getppid()
@@ -55,11 +56,6 @@ def main(command: list[str]) -> int:
         status = _reap().get(process.pid)
     _kill_descendants()
     return 1 if status is None else os.waitstatus_to_exitcode(status)
-
-
-def returned_status(code: int) -> int:
-    """Return the status of a command by the exit code of its guard; negative: the signal that ended it."""
-    return code - 256 if code >= 256 - signal.NSIG else code
 
 
 def _reap() -> dict[int, int]:
@@ -102,5 +98,15 @@ def _descendants() -> list[int]:
     return found
 
 
+def _end_as(status: int) -> None:
+    """End this process as the command ended: with its exit code, or by the signal that ended it."""
+    if status >= 0:
+        sys.exit(status)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if -status not in (signal.SIGKILL, signal.SIGSTOP):
+        signal.signal(-status, signal.SIG_DFL)
+    os.kill(os.getpid(), -status)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]) % 256)
+    _end_as(main(sys.argv[1:]))

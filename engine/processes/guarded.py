@@ -154,12 +154,15 @@ class GuardedProcess:
         """
         assert self._guard is not None
         if self._guard.returncode is not None:
-            return Ending.of_status(guard.returned_status(self._guard.returncode))
-        ended = os.waitid(os.P_PID, self._guard.pid, _LEAVE_ZOMBIE | os.WNOHANG)
+            return Ending.of_status(self._guard.returncode)
+        try:
+            ended = os.waitid(os.P_PID, self._guard.pid, _LEAVE_ZOMBIE | os.WNOHANG)
+        except ChildProcessError:  # ``kill`` in another thread was faster
+            return Ending.of_status(self._guard.wait())
         if ended is None:
             return None
         killed = ended.si_code in {os.CLD_KILLED, os.CLD_DUMPED}
-        return Ending.of_status(-ended.si_status if killed else guard.returned_status(ended.si_status))
+        return Ending.of_status(-ended.si_status if killed else ended.si_status)
 
     def terminate(self) -> None:
         """Ask the command to end by itself."""

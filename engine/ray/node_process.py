@@ -147,7 +147,7 @@ class NodeProcess:
         if not ray.wait([self._running], timeout=0)[0]:
             return None
         try:
-            status = guard.returned_status(ray.get(self._running))
+            status = ray.get(self._running)
         except ray.exceptions.RayTaskError as error:
             return Ending(f"before its start: {error.cause}", is_lost=False)
         except ray.exceptions.RayError as error:

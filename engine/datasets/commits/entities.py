@@ -45,7 +45,7 @@ def changed_entities(old: str, new: str) -> EntityChange:
 
 def _compare(old: str, new: str) -> EntityChange | str:
     try:
-        before, after = (dict(_entities(ast.parse(text))) for text in (old, new))
+        before, after = (_by_name(ast.parse(text)) for text in (old, new))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         if isinstance(error, RecursionError | MemoryError):
             raise HostileInputError("the Python source is nested too deeply") from None
@@ -55,6 +55,14 @@ def _compare(old: str, new: str) -> EntityChange | str:
         removed=tuple(name for name in before if name not in after),
         changed=tuple(name for name in after if name in before and after[name] != before[name]),
     )
+
+
+def _by_name(tree: ast.Module) -> dict[str, list[str]]:
+    """Return name → code of all entities of that name, e.g. a property's getter and setter."""
+    codes: dict[str, list[str]] = {}
+    for name, code in _entities(tree):
+        codes.setdefault(name, []).append(code)
+    return codes
 
 
 def _entities(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:

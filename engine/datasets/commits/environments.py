@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import uv
+from packaging.utils import canonicalize_name
 
 from engine.datasets.commits.project_files import ProjectFiles
 from engine.datasets.curation.toolchain import PYTEST
@@ -28,9 +29,12 @@ from engine.testing.toolchain import MOUNT, create_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _RESOLVE_S = 120.0
-_PYTEST_CLOSURE = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
+_UNREACHABLE = ("error sending request", "Failed to fetch", "Could not connect", "client error", "timed out")
+"""Texts in errors of ``uv`` whose cause is the index or the network, not the requirements."""
+PYTEST_CLOSURE = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 """Packages that the test tools need in their own versions, whatever the date."""
-_PLUGIN = re.compile(r"^\[pytest11\]\s*$(.*?)(?=^\[|\Z)", re.MULTILINE | re.DOTALL)
+_MAX_ENTRY_POINTS = 20_000
+"""Part of a file of entry points that is read, characters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +49,15 @@ class Environment:
 
 
 @functools.lru_cache(maxsize=4096)
-def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None) -> tuple[str, ...]:
+def resolve(
+    requirements: tuple[str, ...], *, before: datetime.datetime | None, own: str = ""
+) -> tuple[str, ...]:
     """Return exact versions, as they were available before a time; None: of today.
+
+    Args:
+        requirements: of packages of the index.
+        before: the time.
+        own: name of the project, which is left out where others require it.
 
     Raises:
         DatasetError: there are no wheels that fit, with the reason of ``uv``.
@@ -62,13 +73,14 @@ def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None) 
             "--quiet",
             "--no-header",
             "--no-annotate",
+            "--no-config",
             "--only-binary",
             ":all:",
         ]
         command += ["--python-version", PYTHON, "--python", sys.executable]
         if before is not None:
             command += ["--exclude-newer", before.strftime("%Y-%m-%dT%H:%M:%SZ")]
-            for package in _PYTEST_CLOSURE:
+            for package in PYTEST_CLOSURE:
                 command += ["--exclude-newer-package", f"{package}=2100-01-01T00:00:00Z"]
         try:
             done = subprocess.run(
@@ -84,10 +96,11 @@ def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None) 
             raise PreflightError(reason) from None
     if done.returncode != 0:
         reason = " ".join(done.stderr.split())
-        if "no solution found" in reason.lower():
-            raise DatasetError(f"no versions fit: {reason[-400:]}")
-        raise PreflightError(f"uv cannot resolve: {reason[-400:]}")
-    return tuple(line for line in done.stdout.splitlines() if line and not line.startswith(("#", " ")))
+        if any(text in reason for text in _UNREACHABLE):
+            raise PreflightError(f"the package index does not answer: {reason[-400:]}")
+        raise DatasetError(f"no versions fit: {reason[-400:]}")
+    pins = (line for line in done.stdout.splitlines() if line and not line.startswith(("#", " ")))
+    return tuple(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) != canonicalize_name(own))
 
 
 def ensure_environment(home: Path, pins: Sequence[str], project: ProjectFiles) -> Environment:
@@ -120,8 +133,12 @@ def ensure_environment(home: Path, pins: Sequence[str], project: ProjectFiles) -
 def _plugins(folder: Path) -> tuple[str, ...]:
     modules = []
     for path in sorted(folder.glob("*.dist-info/entry_points.txt")):
-        for section in _PLUGIN.findall(path.read_text(errors="replace")[:100_000]):
-            modules += re.findall(r"^\s*[^=\n]+=\s*([\w.]+)", section, re.MULTILINE)
+        section = ""
+        for line in path.read_text(errors="replace")[:_MAX_ENTRY_POINTS].splitlines():
+            section = line.strip() if line.startswith("[") else section
+            module = line.partition("=")[2].partition(":")[0].strip()
+            if section == "[pytest11]" and re.fullmatch(r"[A-Za-z_][\w.]*", module):
+                modules.append(module)
     return tuple(dict.fromkeys(modules))
 
 

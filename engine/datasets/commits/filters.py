@@ -41,9 +41,16 @@ class Candidate:
         return sum(len(change.added) + len(change.removed) + len(change.changed) for change in changes)
 
 
-def select(commits: Iterable[Commit], config: CommitCuration) -> Iterator[tuple[Commit, Candidate | str]]:
-    """Yield each commit with its candidate, or with the reason why it is none."""
-    known: set[str] = set()
+def select(
+    commits: Iterable[Commit], config: CommitCuration, known: set[str]
+) -> Iterator[tuple[Commit, Candidate | str]]:
+    """Yield each commit with its candidate, or with the reason why it is none.
+
+    Args:
+        commits: of one repository.
+        config: limits of a change.
+        known: hashes of the changes selected so far, over all repositories; grows.
+    """
     for commit in commits:
         yield commit, _select(commit, config, known)
 
@@ -66,8 +73,6 @@ def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidat
     if len(code) > config.max_files:
         return "too_many_files"
     if commit.patch is None or commit.contents is None:
-        return "unreadable"
-    if any(commit.contents[file.path][1] is None and file.mode.strip("0") for file in code):
         return "unreadable"
     gold, _ = keep_files(commit.patch, lambda path: path.endswith(".py") and not is_test_path(path))
     if count_changed_lines(gold) > config.max_lines or len(gold) > config.max_patch_chars:

@@ -9,12 +9,14 @@ It writes ``commits.jsonl``, newest commit first, one object a line::
 
 ``added`` and ``deleted`` are None of binary files. ``patch`` (the whole change in git's format) and
 ``contents`` (path → [old text, new text]) are None for merges, root commits, links, submodules, names that
-are no UTF-8, and changes beyond the limits. A text is None if there is none, or if it is large or no UTF-8.
+are no UTF-8, and changes beyond the limits, or with Python files that are large or no UTF-8.
+A text is None if there is none. Only Python files and those that tests may read have contents.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -24,6 +26,14 @@ from typing import Any
 MAX_FILES, MAX_PATCH_BYTES, MAX_FILE_BYTES = 40, 200_000, 1 << 20
 """Limits of a change whose patch and contents are written."""
 _MAX_MESSAGE = 10_000
+MAX_BYTES = 256 << 20
+"""Size of ``commits.jsonl`` after which older commits are left out."""
+_LAST_DATE = 4_102_444_800
+"""Start of the year 2100, Unix time; later dates are forged."""
+_PLAIN = {"000000", "100644", "100755"}
+"""Modes of regular files, and of none."""
+_TEST_SUPPORT = re.compile("test|fixture|snapshot|golden|mock|stub|spec|data", re.IGNORECASE)
+"""Names of files besides Python's that tests may read."""
 _TOO_MANY_FILES = 1_000
 """Files of one commit that are listed at most."""
 
@@ -68,8 +78,8 @@ def commits(repository: Repository, count: int) -> Iterator[dict[str, Any]]:
         raw = repository.read(sha, 1 << 20) or b""
         message = raw.partition(b"\n\n")[2].decode("utf-8", "replace")[:_MAX_MESSAGE]
         commit: dict[str, Any] = {
-            "sha": sha, "parents": parents, "date": int(date), "message": message, "files": [], "patch": None,
-            "contents": None,
+            "sha": sha, "parents": parents, "date": min(max(int(date), 0), _LAST_DATE),
+            "message": message, "files": [], "patch": None, "contents": None,
         }  # fmt: skip
         if len(parents) == 1:
             _add_change(repository, commit, parents[0])
@@ -86,9 +96,9 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
     for header, name in zip(raw[0::2], raw[1::2], strict=False):
         if len(commit["files"]) == _TOO_MANY_FILES:
             break
-        _, new_mode, old, new, _ = header.decode().split()
+        old_mode, new_mode, old, new, _ = header.decode().lstrip(":").split()
         path = name.decode("utf-8", "replace")
-        is_readable &= path.encode() == name and new_mode in ("000000", "100644", "100755")
+        is_readable &= path.encode() == name and {old_mode, new_mode} <= _PLAIN
         added, deleted = lines.get(name, (b"-", b"-"))
         is_text = added != b"-"
         commit["files"].append({
@@ -104,7 +114,17 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
         "diff-tree", "-p", "--binary", "--full-index", "-r", "--no-renames", "--no-ext-diff", "--no-textconv",
         parent, commit["sha"],
     )  # fmt: skip
-    contents = {path: [_text(repository, old), _text(repository, new)] for path, (old, new) in blobs.items()}
+    contents = {
+        path: [_text(repository, old), _text(repository, new)]
+        for path, (old, new) in blobs.items()
+        if path.endswith(".py") or _TEST_SUPPORT.search(path)
+    }
+    if any(
+        path.endswith(".py") and text is None and name.strip("0")
+        for path, texts in contents.items()
+        for text, name in zip(texts, blobs[path], strict=True)
+    ):
+        return
     if len(patch) <= MAX_PATCH_BYTES:
         commit["patch"] = patch.decode("utf-8", "replace")
         commit["contents"] = contents
@@ -127,6 +147,8 @@ def main(folder: str, count: int) -> None:
     with Path("commits.jsonl").open("w", encoding="utf-8") as out:
         for commit in commits(repository, count):
             out.write(json.dumps(commit) + "\n")
+            if out.tell() > MAX_BYTES:
+                break  # older commits are left out
 
 
 if __name__ == "__main__":

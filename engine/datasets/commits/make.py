@@ -8,17 +8,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
+
+import structlog
 
 from engine.datasets.commits.filters import Candidate, select
 from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits
 from engine.datasets.commits.statements import write_statement
 from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
 from engine.datasets.store import Dataset, save_dataset, with_content_id
-from engine.errors import DatasetError, HostError, PreflightError
+from engine.errors import DatasetError, HostError, PreflightError, describe_error
 from engine.patches.sections import count_changed_lines
 from engine.redaction import redact
 from engine.sandbox.local.images import image_exists
@@ -26,6 +28,8 @@ from engine.threads import in_thread
 from engine.types import Task, TaskAnswer, TaskRow
 
 Progress = Callable[[str, int, int], None]
+T = TypeVar("T")
+log = structlog.get_logger(__name__)
 STAGES = (
     ("commits", frozenset[str]()),
     ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty", "duplicate"})),
@@ -33,7 +37,10 @@ STAGES = (
     ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
     ("has tests", frozenset({"no_tests"})),
     ("tried", frozenset({"not_tried"})),
-    ("builds", frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine"})),
+    (
+        "builds",
+        frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine", "index", "error"}),
+    ),
     ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed"})),
     ("tests differ", frozenset({"collection", "no_difference"})),
     ("stable", frozenset({"unstable"})),
@@ -43,6 +50,9 @@ STAGES = (
 """Stages of the funnel, each with the reasons for which commits do not reach it."""
 _EXAMPLES = 3
 """Commits that are named for each reason."""
+_NOT_KEPT = frozenset({"sandbox", "tree"})
+"""Reasons that may be this machine's: these commits are tried again by the next curation."""
+_BATCH_PER_WORKER = 4
 _HOST_FAILURES = 3
 """Candidates that this machine may fail in a row."""
 
@@ -109,7 +119,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
     Raises:
         NoTasksError: no commit became a task.
         DatasetError: no repository can be used.
-        HostError, PreflightError: this machine or the package index failed several candidates in a row.
+        HostError: this machine failed several candidates in a row.
     """
     started, config = time.monotonic(), shop.config
     funnel, skipped = Funnel(), dict[str, str]()
@@ -134,11 +144,12 @@ async def _candidates(
     shop: Workshop, funnel: Funnel, skipped: dict[str, str], progress: Progress
 ) -> list[_Work]:
     work: list[_Work] = []
+    known: set[str] = set()
     for spec in shop.config.repositories:
         progress(f"reading the history of {spec}", 0, 0)
         try:
             repository = await in_thread(partial(fetch_repository, spec, shop.home))
-            found = await in_thread(partial(_select, shop, repository))
+            found = await in_thread(partial(_select, shop, repository, known))
         except (DatasetError, PreflightError) as error:
             skipped[spec] = redact(str(error))
             progress(f"skipped {spec}: {error}", 0, 0)
@@ -156,51 +167,61 @@ async def _candidates(
     return sorted(work, key=lambda item: item.candidate.commit.date, reverse=True)
 
 
-def _select(shop: Workshop, repository: Repository) -> list[tuple[str, Candidate | str]]:
+def _select(shop: Workshop, repository: Repository, known: set[str]) -> list[tuple[str, Candidate | str]]:
     commits = list_commits(repository, shop.config.max_commits, shop.home)
-    return [(commit.sha, selected) for commit, selected in select(commits, shop.config)]
+    return [(commit.sha, selected) for commit, selected in select(commits, shop.config, known)]
 
 
 async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress: Progress) -> list[TaskRow]:
-    """Try candidates, the newest first, until there are enough tasks; return them in that order."""
+    """Try candidates, the newest first, until there are enough tasks; return them in that order.
+
+    Batches make the rows independent of the order in which trials end.
+    """
     wanted = shop.config.train_tasks + shop.config.heldout_tasks
     permits, failures = asyncio.Semaphore(shop.config.workers), list[str]()
-    rows: dict[int, TaskRow] = {}
+    rows: list[TaskRow] = []
     tried = 0
 
-    async def handle(number: int, item: _Work) -> None:
+    async def handle(item: _Work) -> tuple[Trial, TaskRow | None]:
         nonlocal tried
         async with permits:
-            if len(rows) >= wanted:
-                return
             trial = await _trial(shop, item, failures)
-            funnel.trial_seconds += trial.seconds
-            row = None if trial.reason else _row(item, trial)
-            tried += 1
-            if row is not None and len(rows) < wanted:
-                rows[number] = row
-            else:
-                reason = trial.reason or ("statement" if row is None else "not_wanted")
-                funnel.lose(reason, item.repository, item.candidate.commit.sha, trial.detail)
-            progress(f"{len(rows)} tasks so far, trying commits", tried, len(work))
+            row = None
+            if not trial.reason:
+                trial, row = await in_thread(partial(_stated, item, trial))
+        tried += 1
+        progress(f"{len(rows)} tasks so far, trying commits", tried, len(work))
+        return trial, row
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for number, item in enumerate(work):
-                tasks.create_task(handle(number, item))
-    except ExceptionGroup as group:
-        raise group.exceptions[0] from None
+    size = _BATCH_PER_WORKER * shop.config.workers
+    for start in range(0, len(work), size):
+        if len(rows) >= wanted:
+            break
+        batch = work[start : start + size]
+        for item, (trial, row) in zip(batch, await _gather(map(handle, batch)), strict=True):
+            funnel.trial_seconds += trial.seconds
+            if row is not None and len(rows) < wanted:
+                rows.append(row)
+            else:
+                reason = trial.reason or "not_wanted"
+                funnel.lose(reason, item.repository, item.candidate.commit.sha, trial.detail)
     funnel.lost["not_tried"] += len(work) - tried
-    ordered = [rows[number] for number in sorted(rows)]
-    heldout = min(shop.config.heldout_tasks, len(ordered) // 4 if len(ordered) < wanted else wanted)
-    return [_in_split(row, "heldout" if number < heldout else "train") for number, row in enumerate(ordered)]
+    heldout = min(shop.config.heldout_tasks, len(rows) // 4 if len(rows) < wanted else wanted)
+    return [_in_split(row, "heldout" if number < heldout else "train") for number, row in enumerate(rows)]
+
+
+async def _gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all; if one fails, cancel the others and raise its error."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
-    """Return the kept or new trial of a candidate.
-
-    Raises HostError, PreflightError: this machine or the package index failed several candidates in a row.
-    """
+    """Return the kept or new trial of a candidate. Raises HostError if this machine fails again and again."""
     sha = item.candidate.commit.sha
     kept = item.store.get(sha)
     if kept is not None and (kept.reason or image_exists(shop.home, kept.image)):
@@ -208,15 +229,31 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     started = time.monotonic()
     try:
         trial = await try_candidate(shop, item.repository, item.candidate)
-    except (HostError, PreflightError) as error:
+    except HostError as error:
         failures.append(str(error))
         if len(failures) >= _HOST_FAILURES:
             raise
         return Trial(reason="machine", detail=str(error))
+    except PreflightError as error:
+        return Trial(reason="index", detail=str(error))
+    except Exception as error:  # one odd commit must not end the curation
+        log.exception("commit_failed", repository=item.repository.spec, commit=sha)
+        trial = Trial(reason="error", detail=describe_error(error))
     failures.clear()
     trial = trial.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
-    item.store.keep(sha, trial)
+    if trial.reason not in _NOT_KEPT:
+        item.store.keep(sha, trial)
     return trial
+
+
+def _stated(item: _Work, trial: Trial) -> tuple[Trial, TaskRow | None]:
+    """Return the trial and the task of a candidate; without a task the trial has the reason."""
+    try:
+        row = _row(item, trial)
+    except Exception as error:  # as for trials
+        log.exception("statement_failed", repository=item.repository.spec, commit=item.candidate.commit.sha)
+        return trial.model_copy(update={"reason": "error", "detail": describe_error(error)}), None
+    return (trial, row) if row is not None else (trial.model_copy(update={"reason": "statement"}), None)
 
 
 def _row(item: _Work, trial: Trial) -> TaskRow | None:

@@ -11,15 +11,18 @@ import configparser
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from engine.errors import HostileInputError
+from engine.isolation import SOURCE_LIMITS, call_isolated
 from engine.reading import read_bounded
 
 _MAX_BYTES = 1 << 20
@@ -93,14 +96,15 @@ def read_project(tree: Path) -> ProjectFiles:
           for line in tox.get("testenv", {}).get("deps", "").splitlines()),
     ]  # fmt: skip
     scripts, metadata = _table(project, "scripts"), setup_cfg.get("metadata", {})
+    name = _first_text(*(table.get("name") for table in (project, poetry, setup, metadata)))[:100]
     return ProjectFiles(
-        name=_first_text(*(table.get("name") for table in (project, poetry, setup, metadata))),
+        name=name,
         version=_version(*(table.get("version") for table in (project, poetry, setup, metadata))),
         requires_python=_first_text(
             project.get("requires-python"), setup.get("python_requires"), options.get("python_requires")
         ),
-        runtime=tuple(_usable(runtime)),
-        tests=tuple(_usable(tests)),
+        runtime=tuple(_usable(runtime, name, extras)),
+        tests=tuple(_usable(tests, name, extras)),
         entry_points={
             **({"console_scripts": _strings(scripts)} if scripts else {}),
             **{group: _strings(points) for group, points in _table(project, "entry-points").items()},
@@ -110,25 +114,33 @@ def read_project(tree: Path) -> ProjectFiles:
     )  # fmt: skip
 
 
-def _usable(lines: Iterable[str]) -> Iterator[str]:
-    """Yield the requirements of packages of the index, each name once; tools are left out."""
+def _usable(lines: Iterable[str], own: str, extras: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield the requirements of packages of the index, each name once.
+
+    Tools and the project itself are left out; its own extras are replaced by their requirements.
+    """
     known: set[str] = set()
-    for line in lines:
-        text = re.split(r"\s#|(?:^|\s)--", line, maxsplit=1)[0].strip().strip(",;")
+    expanded: set[str] = set()
+    pending = list(lines)
+    while pending:
+        text = re.split(r"\s#|(?:^|\s)--", pending.pop(0), maxsplit=1)[0].strip().strip(",;")
         try:
             requirement = Requirement(text)
-        except InvalidRequirement:
+            line = str(requirement)
+        except ValueError:  # InvalidRequirement, and markers that cannot be printed
             continue
         name = canonicalize_name(requirement.name)
-        if (
-            requirement.url
-            or name in known
-            or name in _TOOLS
-            or (requirement.marker and "extra" in str(requirement.marker))
-        ):
+        if name == canonicalize_name(own):
+            new = requirement.extras - expanded
+            expanded |= new
+            pending += [inner for extra in sorted(new) for inner in extras.get(extra, ())]
+            continue
+        if requirement.url or name in known or name in _TOOLS or not line.isascii():
+            continue
+        if requirement.marker is not None and "extra" in str(requirement.marker):
             continue
         known.add(name)
-        yield str(requirement)
+        yield line
 
 
 def _read(path: Path) -> str:
@@ -157,7 +169,14 @@ def _ini(path: Path) -> dict[str, dict[str, str]]:
 def _setup_arguments(path: Path) -> dict[str, Any]:
     """Return the literal arguments of the call of ``setup``; names of literals are looked up."""
     try:
-        tree = ast.parse(_read(path)[:200_000])
+        return call_isolated(partial(_literal_arguments, _read(path)), SOURCE_LIMITS)
+    except HostileInputError:
+        return {}
+
+
+def _literal_arguments(source: str) -> dict[str, Any]:
+    try:
+        tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     named = {
@@ -211,7 +230,7 @@ def _first_text(*values: object) -> str:
 
 def _version(*values: object) -> str:
     text = _first_text(*values)
-    return text if re.fullmatch(r"[0-9][0-9A-Za-z.+!-]*", text) else ""
+    return text if re.fullmatch(r"[0-9][0-9A-Za-z.+!-]{0,60}", text) else ""
 
 
 def _poetry(table: object) -> list[str]:
@@ -260,7 +279,7 @@ def _version_file(tool: dict[str, Any]) -> str:
         scm.get("version_file"), scm.get("write_to"), _table(hatch, "vcs").get("version-file"),
         _table(_table(tool, "pdm"), "version").get("write_to"),
     )  # fmt: skip
-    return path if path.endswith(".py") and not path.startswith("/") and ".." not in path else ""
+    return path if re.fullmatch(r"(?!/)[\w./-]{1,200}\.py", path) and ".." not in path else ""
 
 
 def _pytest_options(tool: dict[str, Any], *files: dict[str, dict[str, str]]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import re
 import shutil
@@ -10,12 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from engine.config.access.source_spec import PackageSource, RepositorySource, parse_source
 from engine.datasets.commits import history_program
 from engine.datasets.commits.history import Commit, read_commits
 from engine.datasets.sources.downloads import fetch_history, newest_commit, unpack
 from engine.errors import DatasetError, HostileInputError
-from engine.sandbox.local.contained import ContainedLimits, run_contained
+from engine.sandbox.local.contained import ContainedLimits, check_tree, run_contained
 
 _HISTORY_LIMITS = ContainedLimits(seconds=600.0, file_mb=512)
 _VERSION = 1
@@ -56,7 +59,8 @@ def fetch_repository(spec: str, home: Path) -> Repository:
     cache = home / "repositories"
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{name}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}.git"
-    fetch_history(address, folder)
+    with FileLock(folder.with_suffix(".lock")):
+        fetch_history(address, folder)
     head = newest_commit(folder)
     if not head:
         raise DatasetError(f"'{spec}' has no commits")
@@ -65,12 +69,16 @@ def fetch_repository(spec: str, home: Path) -> Repository:
 
 def _git_folder(path: str) -> str:
     """Return the git directory of a folder. Raises DatasetError if it is no repository."""
-    folder = Path(path).expanduser()
+    folder = Path(path).expanduser().resolve()
     for candidate in (folder / ".git", folder):
         if (candidate / "HEAD").is_file() and (candidate / "objects").is_dir():
             if (candidate / "shallow").exists():
                 raise DatasetError(f"'{path}' is a shallow clone, whose history is cut: fetch the rest of it")
-            return str(candidate.resolve())
+            elsewhere = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
+            linked = any((candidate / name).is_symlink() for name in ("", "HEAD", "objects", "refs"))
+            if linked or any((candidate / name).exists() for name in elsewhere):
+                raise DatasetError(f"'{path}' has parts of its repository elsewhere: name a whole clone")
+            return str(candidate)
     raise DatasetError(f"'{path}' is not a git repository on this machine")
 
 
@@ -96,6 +104,9 @@ def list_commits(repository: Repository, count: int, home: Path) -> Iterator[Com
                 writes=out,
                 limits=_HISTORY_LIMITS,
             )
+            check_tree(out, max_entries=1, max_bytes=2 * history_program.MAX_BYTES)
+            for old in kept.parent.glob(f"{glob.escape(repository.folder.stem)}-*.jsonl"):
+                old.unlink()
             (out / "commits.jsonl").rename(kept)
         except HostileInputError as error:
             raise DatasetError(f"the history of '{repository.spec}' is not usable: {error}") from None

@@ -8,13 +8,16 @@ import re
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import PurePosixPath
 
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.trials import Trial, hidden_files
+from engine.errors import HostileInputError
+from engine.isolation import SOURCE_LIMITS, call_isolated
 from engine.patches.sections import added_lines, removed_lines
 
-_MAX_EXAMPLE_LINES = 40
+_MAX_EXAMPLE_LINES, _MAX_EXAMPLE_CHARS = 40, 4_000
 _BUILTINS = frozenset(dir(builtins))
 _MIN_LINE = 14
 """Length from which an added line that a statement contains is a leak, characters."""
@@ -54,12 +57,8 @@ def find_leaks(text: str, *, gold_patch: str, names: Collection[str], subject: s
     old = "\n".join(removed_lines(gold_patch))
     added = [line.strip() for line in added_lines(gold_patch) if line.strip() and line.strip() not in old]
     leaks += [f"line of the fix: {line}" for line in added if len(line) >= _MIN_LINE and line in text]
-    known = _ngrams(old)
-    leaks += [
-        f"code of the fix: {' '.join(tokens)}"
-        for tokens in sorted(_ngrams("\n".join(added)) - known)
-        if tokens in _ngrams(text)
-    ]
+    new = (_ngrams("\n".join(added)) - _ngrams(old)) & _ngrams(text)
+    leaks += [f"code of the fix: {' '.join(tokens)}" for tokens in sorted(new)]
     return leaks
 
 
@@ -112,7 +111,7 @@ def _module(path: str) -> str:
 
 def _error(message: str) -> str:
     """Return a failure's message without its place and without addresses of objects."""
-    return re.sub(r" at 0x[0-9a-f]+", "", message.split(": ", 1)[1].strip())
+    return re.sub(r" at 0x[0-9a-f]+", "", message.partition(": ")[2].strip())
 
 
 def _example(candidate: Candidate, trial: Trial) -> str:
@@ -120,7 +119,13 @@ def _example(candidate: Candidate, trial: Trial) -> str:
     files = hidden_files(candidate)
     for test in trial.fail_to_pass:
         path, _, name = test.partition("[")[0].partition("::")
-        if (text := files.get(path)) and (example := _body(text, name.split("::"))):
+        if not (text := files.get(path)):
+            continue
+        try:
+            example = call_isolated(partial(_body, text, name.split("::")), SOURCE_LIMITS)
+        except HostileInputError:
+            continue
+        if example:
             return example
     return ""
 
@@ -151,7 +156,8 @@ def _body(text: str, names: Sequence[str]) -> str:
     code = "\n".join(lines[body[0].lineno - 1 : function.end_lineno])
     parts = [_source(node, needed[node], lines) for node in tree.body if node in needed]
     example = "\n".join([*parts, "", textwrap.dedent(code)]).strip()
-    return example if example.count("\n") < _MAX_EXAMPLE_LINES else ""
+    is_short = example.count("\n") < _MAX_EXAMPLE_LINES and len(example) < _MAX_EXAMPLE_CHARS
+    return example if is_short else ""
 
 
 def _needed(tree: ast.Module, body: Sequence[ast.stmt]) -> dict[ast.stmt, set[str]] | None:

@@ -10,16 +10,18 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.commits.environments import (
+    PYTEST_CLOSURE,
     PYTHON,
     Environment,
     ensure_environment,
@@ -30,10 +32,11 @@ from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.project_files import ProjectFiles, read_project
 from engine.datasets.commits.repositories import Repository, write_tree
 from engine.datasets.curation.baseline import sandbox_spec
+from engine.datasets.curation.toolchain import PYTEST
 from engine.datasets.paths import is_test_path
 from engine.errors import DatasetError, HostError, SandboxError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
-from engine.sandbox.local.images import build_image, image_exists
+from engine.sandbox.local.images import build_image, image_exists, image_folder
 from engine.testing.testrun import TestRun, driver_command, run_tests
 from engine.testing.toolchain import MOUNT
 from engine.threads import in_thread
@@ -42,7 +45,7 @@ from engine.types import TestOutcome
 WORKDIR = "/testbed"
 _SELECTION = "/tmp/trainyard-selection"  # noqa: S108  inside the sandbox
 _FAILURES = frozenset({TestOutcome.FAILED, TestOutcome.ERROR})
-_MISSING_MODULE = re.compile(r"No module named '([A-Za-z_]\w*)")
+_MISSING_MODULE = re.compile(r"No module named '([A-Za-z]\w{0,60})", re.ASCII)
 _DISTRIBUTIONS = {
     "yaml": "pyyaml", "PIL": "pillow", "dateutil": "python-dateutil", "attr": "attrs",
     "sklearn": "scikit-learn", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
@@ -57,7 +60,7 @@ _MAX_COMMAND = 60_000
 """Length from which a test command names files instead of tests, characters."""
 _MAX_ADDED = 3
 """Packages that are added because the tests miss a module."""
-_MAX_DETAIL = 2000
+_MAX_DETAIL, _MAX_MESSAGE = 2000, 300
 _VERSION = 1
 """Raise it when trials have other results for the same commit."""
 
@@ -100,7 +103,8 @@ class TrialStore:
         limits = "-".join(map(str, sandbox.limits().values()))
         folder = home / "commits" / repository.folder.stem
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        settings = f"v{_VERSION}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}"
+        tools = f"{PYTHON}-{PYTEST.rpartition('=')[2]}"
+        settings = f"v{_VERSION}-{tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}"
         self._path = folder / f"trials-{settings}.jsonl"
         self._known: dict[str, Trial] = {}
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
@@ -117,7 +121,8 @@ class TrialStore:
     def keep(self, sha: str, trial: Trial) -> None:
         """Store the result of a commit."""
         self._known[sha] = trial
-        line = json.dumps({"sha": sha, "trial": trial.model_dump(mode="json")}) + "\n"
+        # A line that a killed process left without its end must not swallow this one.
+        line = "\n" + json.dumps({"sha": sha, "trial": trial.model_dump(mode="json")}) + "\n"
         file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, line.encode())
@@ -187,6 +192,8 @@ def _prepare(shop: Workshop, repository: Repository, candidate: Candidate, stagi
     except DatasetError as error:
         raise _RejectedError("tree", str(error)) from None
     project = read_project(tree)
+    if canonicalize_name(project.name) in PYTEST_CLOSURE:
+        raise _RejectedError("does_not_build", "the test tools need a version of the project itself")
     if not project.accepts(PYTHON):
         raise _RejectedError("python_version", f"it requires Python {project.requires_python}, not {PYTHON}")
     version_file = tree / project.version_file if project.version_file else None
@@ -216,10 +223,13 @@ async def _with_environment(
             return await _compare(shop, candidate, image, prepared, environment)
         except _RejectedError as error:
             rejected = error
+            if error.trial.reason != "no_tests_run":
+                raise
             modules = [name for name in _MISSING_MODULE.findall(error.trial.detail) if name not in own]
             missing = [_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in modules]
             new = [name for name in missing if name not in added]
-            if error.trial.reason != "no_tests_run" or not new or len(added) >= _MAX_ADDED:
+            shutil.rmtree(image_folder(shop.home, image), ignore_errors=True)
+            if not new or len(added) >= _MAX_ADDED:
                 raise
             added.append(new[0])
 
@@ -235,9 +245,14 @@ def _environment(
     errors = []
     for requirements, before in ((wanted, month), (wanted, None), ((*project.runtime, *added), None)):
         try:
-            return ensure_environment(shop.home, resolve(requirements, before=before), project)
+            pins = resolve(requirements, before=before, own=project.name)
         except DatasetError as error:
             errors.append(str(error))
+            continue
+        try:
+            return ensure_environment(shop.home, pins, project)
+        except DatasetError as error:
+            raise _RejectedError("tree", str(error)) from None
     raise _RejectedError("does_not_build", "\n".join(errors))
 
 
@@ -305,7 +320,7 @@ async def _compare(
         fail_to_pass=fail_to_pass,
         pass_to_pass=pass_to_pass,
         unstable=tuple(test for test in outcomes if test not in stable),
-        messages=_messages(broken.log),
+        messages=_messages(broken.log, besides=_messages(mended.log)),
         pins=environment.pins,
         image=image,
         test_command=selected if len(selected) <= _MAX_COMMAND else files,
@@ -381,7 +396,8 @@ async def _place(sandbox: Sandbox, candidate: Candidate, *, fixed: bool) -> None
                 await sandbox.write_file(f"{WORKDIR}/{path}", new.encode())
 
 
-def _messages(log: str) -> tuple[str, ...]:
-    """Return the distinct failures of a log, paths relative to the root."""
-    lines = re.findall(rf"^(?:{WORKDIR}/)?([^\s:]+\.py:\d+: .+)$", log, re.MULTILINE)
-    return tuple(dict.fromkeys(line[:300] for line in lines))[:10]
+def _messages(log: str, besides: Collection[str] = ()) -> tuple[str, ...]:
+    """Return the distinct failures of a log, ``PATH:LINE: MESSAGE`` with paths relative to the root."""
+    found = re.findall(rf"^(?:{WORKDIR}/)?([^\s:]{{1,200}}\.py:\d{{1,9}}): (.+)$", log, re.MULTILINE)
+    lines = (f"{place}: {message[:_MAX_MESSAGE]}" for place, message in found)
+    return tuple(dict.fromkeys(line for line in lines if line not in besides))[:10]

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
+from urllib.parse import quote
 
 from engine.datasets.sources import unpacking
 from engine.errors import DatasetError, HostileInputError, PreflightError
@@ -77,12 +78,15 @@ def fetch_history(address: str, repository: Path) -> None:
     Args:
         address: ``https://HOST/PATH``, or the git directory of a repository on this machine.
         repository: a new folder, or the one of an earlier call, which gets the new commits.
+            Callers take turns.
 
     Raises:
         PreflightError: git is missing, or the repository cannot be fetched.
     """
-    url = address if address.startswith("https://") else f"file://{address}"
+    url = address if address.startswith("https://") else f"file://{quote(address)}"
     home = repository.parent
+    for lock in (*repository.glob("*.lock"), *repository.glob("refs/heads/*.lock")):
+        lock.unlink()  # of a git that was killed
     command = ["init", "-q", "--bare", "--template=", f"--initial-branch={_BRANCH}", str(repository)]
     _fetch(command, address, home=home)
     command = [f"--git-dir={repository}", "fetch", "-q", "--no-tags", "--no-write-fetch-head", "--force"]
@@ -123,6 +127,7 @@ def _git(arguments: Sequence[str], options: Sequence[str], *, home: Path, protoc
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_ALLOW_PROTOCOL": protocol,
         "GIT_TERMINAL_PROMPT": "0",
+        "GIT_NO_LAZY_FETCH": "1",
         "GIT_ASKPASS": "/bin/false",
     }
     # In units of 512 bytes; limits the size of every file, including the repository's pack.
@@ -133,6 +138,7 @@ def _git(arguments: Sequence[str], options: Sequence[str], *, home: Path, protoc
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
+        errors="replace",
         timeout=_NETWORK_S,
         env=environment,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -68,8 +69,8 @@ class RankProcesses:
 
     def kill(self) -> None:
         """Kill all ranks at once; may be called from another thread."""
-        for process in self.processes:
-            process.kill()
+        with ThreadPoolExecutor(max(1, len(self.processes))) as pool:
+            list(pool.map(lambda process: process.kill(), self.processes))
 
     def close(self, deadline: float) -> None:
         """Wait until the ranks have ended by themselves; kill those left at the deadline (monotonic)."""

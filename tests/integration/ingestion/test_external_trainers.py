@@ -14,7 +14,10 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from engine.config.recipes import resolve
+from engine.errors import ConfigError
 from engine.types import RunState
+from tests.builders.event_builders import Stream
 from tests.builders.web_builders import make_run
 from webapp.ingestion.services import ingest
 from webapp.ingestion.services.secrets import endpoints_of
@@ -55,7 +58,7 @@ def test_readme_example_reports_a_whole_run(run: Run, monkeypatch: pytest.Monkey
     monkeypatch.setattr(httpx, "Client", partial(httpx.Client, transport=httpx.MockTransport(served)))
     issued = asdict(attempts.issue_token(run=run))
     (example,) = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    exec(re.sub(r"issued = .*", f"issued = {issued!r}", example, count=1), {})
+    exec(re.sub(r"issued = {.*?}", f"issued = {issued!r}", example, count=1, flags=re.DOTALL), {})
     run.refresh_from_db()
     assert run.state == RunState.SUCCEEDED
     assert Iteration.objects.get(run=run).metrics == {"reward/mean": 1.0}
@@ -78,10 +81,11 @@ def test_only_live_external_runs_have_tokens(run: Run) -> None:
     with pytest.raises(attempts.NoTokenError, match="launcher.backend=external"):
         attempts.issue_token(run=make_run())
     runs.stop(run=run)
-    age(run, minutes=1)
-    reconciler.reconcile()
-    run.refresh_from_db()
-    assert run.state == RunState.STOPPED
+    for minutes, state in ((4, RunState.STOPPING), (6, RunState.STOPPED)):
+        age(run, minutes=minutes)
+        reconciler.reconcile()
+        run.refresh_from_db()
+        assert run.state == state
     with pytest.raises(attempts.NoTokenError, match="is stopped"):
         attempts.issue_token(run=run)
 
@@ -95,3 +99,26 @@ def test_a_silent_external_run_fails_after_a_day_and_is_not_relaunched(run: Run)
     reconciler.reconcile()
     run.refresh_from_db()
     assert (run.state, run.reason) == (RunState.FAILED, "the program that runs it sent nothing for a day")
+
+
+def test_a_restarted_program_gets_a_new_attempt_and_continues_the_numbers(run: Run) -> None:
+    first = attempts.issue_token(run=run)
+    started = Stream()
+    started.started()
+    ingest.ingest(run_id=run.pk, token=first.token, body=b"\n".join(started.lines))
+    second = attempts.issue_token(run=run)
+    assert (first.acked_seq, second.acked_seq) == (0, 1)
+    assert (first.epoch, second.epoch) == (1, 2)
+    again = Stream(epoch=2, first_seq=second.acked_seq + 1)
+    again.started()
+    with pytest.raises(ingest.StaleEpochError):
+        ingest.ingest(run_id=run.pk, token=first.token, body=b"\n".join(again.lines))
+    assert ingest.ingest(run_id=run.pk, token=second.token, body=b"\n".join(again.lines)).accepted == 1
+    run.refresh_from_db()
+    assert run.state == RunState.RUNNING
+
+
+@pytest.mark.parametrize("recipe", ["quickstart-dataset", "validate-dataset", "import-dataset"])
+def test_runs_that_change_datasets_are_not_external(recipe: str) -> None:
+    with pytest.raises(ConfigError, match=r"launcher\.backend: .* change datasets"):
+        resolve(recipe, {"launcher.backend": "external"})

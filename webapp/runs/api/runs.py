@@ -378,6 +378,8 @@ class TokenOut(Schema):
     token: str
     epoch: int
     """Attempt number, part of every event and heartbeat."""
+    acked_seq: int
+    """Sequence number of the run's last stored event; the next one has the number after it."""
     url: str
     """Address of the run's routes ``events`` and ``heartbeat``."""
 

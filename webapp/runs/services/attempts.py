@@ -64,13 +64,17 @@ class IssuedToken:
     token: str
     epoch: int
     """Attempt number, part of every event and heartbeat."""
+    acked_seq: int
+    """Sequence number of the run's last stored event; the next one has the number after it."""
     url: str
     """Address of the run's routes ``events`` and ``heartbeat``."""
 
 
 @transaction.atomic
 def issue_token(*, run: Run, actor: User | None = None) -> IssuedToken:
-    """Replace the ingest token of a live run that another program executes, and return the new one.
+    """Return a new ingest token of a live run that another program executes; the last one is refused then.
+
+    If the program has begun, the token is that of a new attempt, which begins with ``run_started`` again.
 
     Raises NoTokenError: the run has another launcher, or is not live.
     """
@@ -79,11 +83,21 @@ def issue_token(*, run: Run, actor: User | None = None) -> IssuedToken:
     run = Run.objects.select_for_update().get(pk=run.pk)
     if run.state not in states.LIVE:
         raise NoTokenError(f"run {run.pk} is {run.state}: start it, and ask again once it is starting")
-    token = secrets.token_urlsafe(32)
-    RunAttempt.objects.filter(run=run, epoch=run.epoch).update(token_hash=token_hash(token))
+    if run.state == RunState.STARTING:
+        token = secrets.token_urlsafe(32)
+        RunAttempt.objects.filter(run=run, epoch=run.epoch).update(token_hash=token_hash(token))
+    else:
+        claim = claim_relaunch(run_id=run.pk, epoch=run.epoch, reason="a new token was issued")
+        if claim is None:
+            raise NoTokenError(f"run {run.pk} is {run.state}: it takes no new program")
+        record_process(run_id=run.pk, epoch=claim.epoch, host="", handle="external", run_dir=run.run_dir)
+        token = claim.token
+        run.refresh_from_db()
     audit.record(actor=actor, action="run.token", run_id=run.pk, changes={"attempt": run.epoch})
-    url = f"{settings.TRAINYARD_WEB_URL}/api/v1/runs/{run.pk}"
-    return IssuedToken(token=token, epoch=run.epoch, url=url)
+    address = settings.PUBLIC_URL or settings.TRAINYARD_WEB_URL
+    return IssuedToken(
+        token=token, epoch=run.epoch, acked_seq=run.last_seq, url=f"{address}/api/v1/runs/{run.pk}"
+    )
 
 
 @transaction.atomic

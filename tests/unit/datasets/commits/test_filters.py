@@ -33,7 +33,7 @@ def commit(*changes: tuple[str, str, str], message: str = "Fix f.", **fields: An
 
 def selected(*commits: Commit, **settings: Any) -> list[Candidate | str]:
     config = CONFIG.model_copy(update=settings)
-    return [result for _, result in select(commits, config)]
+    return [result for _, result in select(commits, config, set())]
 
 
 def test_a_fix_with_tests_is_a_candidate_without_its_tests_in_the_gold_patch() -> None:
@@ -60,7 +60,6 @@ def test_a_fix_with_tests_is_a_candidate_without_its_tests_in_the_gold_patch() -
         (commit(("README.md", "a\n", "b\n")), "no_code"),
         (commit(CODE, TEST, ("pkg/fast.c", "a\n", "b\n")), "native_code"),
         (commit(CODE, TEST, patch=None, contents=None), "unreadable"),
-        (commit(CODE, TEST, contents={CODE[0]: ("a", None), TEST[0]: (None, "b")}), "unreadable"),
         (commit(("pkg/m.py", CODE[1], CODE[1] + "# done\n"), TEST), "no_real_change"),
         (commit(("pkg/m.py", "print 'x'\n", "print 'y'\n"), TEST), "no_syntax"),
         (commit(CODE), "no_tests"),
