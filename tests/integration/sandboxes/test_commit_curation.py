@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import pytest
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.commits import make
 from engine.datasets.commits.environments import resolve
-from engine.datasets.commits.make import make_commit_tasks
-from engine.datasets.commits.repositories import fetch_repository
-from engine.datasets.commits.trials import Workshop
+from engine.datasets.commits.filters import Candidate
+from engine.datasets.commits.make import NoTasksError, make_commit_tasks
+from engine.datasets.commits.repositories import fetch_repository, list_commits
+from engine.datasets.commits.trials import Trial, TrialStore, Workshop
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.local.backend import LocalBackend
@@ -210,3 +213,62 @@ def test_submodules_links_and_hooks_are_neither_followed_nor_run(home: Path, tmp
     assert cloned.head == head
     assert not list((cloned.folder / "hooks").glob("*") if (cloned.folder / "hooks").exists() else [])
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("where", ["link", "commondir", "alternates"])
+async def test_folders_whose_repository_is_elsewhere_are_refused(
+    home: Path, commits: dict[str, str], tmp_path: Path, where: str
+) -> None:
+    folder = tmp_path / "folder"
+    if where == "link":
+        folder.mkdir()
+        (folder / ".git").symlink_to(home / "toy" / ".git")
+    else:
+        git = GitHistory(folder).folder / ".git"
+        (git / ("commondir" if where == "commondir" else "objects/info/alternates")).write_text(str(home))
+    with pytest.raises(DatasetError, match="elsewhere"):
+        await run(home, NoBackend(), repositories=[str(folder)])
+
+
+async def test_one_odd_commit_costs_itself(
+    home: Path, commits: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    history(tmp_path / "toy")
+
+    async def fail(_shop: Workshop, _repository: object, candidate: Candidate) -> Trial:
+        if candidate.commit.subject == "Add mean.":
+            raise ValueError("odd")
+        reason = "sandbox" if candidate.commit.subject == "Take None." else "no_difference"
+        return Trial(reason=reason)
+
+    monkeypatch.setattr(make, "try_candidate", fail)
+    with pytest.raises(NoTasksError, match="error 1") as raised:
+        await run(home, NoBackend(), repositories=[str(tmp_path / "toy")])
+    assert "odd" in raised.value.record["examples"]["error"][0]["detail"]
+    kept = next((home / "commits").glob(f"{fetch_repository(str(tmp_path / 'toy'), home).folder.stem}/*"))
+    reasons = [json.loads(line)["trial"]["reason"] for line in kept.read_text().splitlines() if line]
+    assert sorted(reasons) == ["error", "no_difference", "no_difference", "no_difference"]
+
+
+def test_a_torn_line_of_kept_trials_costs_itself(home: Path, commits: dict[str, str]) -> None:
+    repository = fetch_repository(str(home / "toy"), home)
+    config = CommitCuration(repositories=("toy",), output="x", stability_runs=9)
+    store = TrialStore(home, repository, config, SANDBOX)
+    store.keep("a", Trial(reason="timeout"))
+    path = next((home / "commits").glob("*/*-9-120-*"))
+    path.write_text(path.read_text()[:-9])
+    TrialStore(home, repository, config, SANDBOX).keep("b", Trial(reason="tree"))
+    again = TrialStore(home, repository, config, SANDBOX)
+    assert (again.get("a"), again.get("b")) == (None, Trial(reason="tree"))
+
+
+def test_a_large_file_in_a_commit_does_not_end_the_history(home: Path, tmp_path: Path) -> None:
+    repository = GitHistory(tmp_path / "large")
+    repository.commit("Begin.", {"a.py": "x = 1\n"})
+    repository.commit(
+        "Grow.", {"a.py": "x = 2\n", "tests/data.json": "1" * (3 << 20), "\udcff.py": "y = 1\n"}
+    )
+    repository.commit("Go on.", {"a.py": "x = 3\n"})
+    newest, grown, first = list_commits(fetch_repository(str(repository.folder), home), 10, home)
+    assert newest.contents == {"a.py": ("x = 2\n", "x = 3\n")}
+    assert (grown.patch, grown.contents, first.parents) == (None, None, ())

@@ -68,3 +68,9 @@ def test_files_of_another_language_version_are_refused() -> None:
 def test_hostile_sources_end_their_own_process() -> None:
     with pytest.raises((HostileInputError, SyntaxError)):
         changed_entities("", "(" * 200_000)
+
+
+def test_entities_of_one_name_do_not_hide_each_other() -> None:
+    getter = "class A:\n    @property\n    def x(self):\n        return 1\n"
+    old = f"{getter}\n    @x.setter\n    def x(self, v):\n        pass\n"
+    assert changed_entities(old, old.replace("return 1", "return 2")).changed == ("A.x",)

@@ -107,3 +107,26 @@ def test_malformed_files_leave_the_environment_empty(tmp_path: Path, files: dict
     found = project(tmp_path, **files)
     assert found.tests == ()
     assert found.name == ""
+
+
+def test_the_project_itself_is_no_requirement_and_its_own_extras_are_expanded(tmp_path: Path) -> None:
+    text = """
+[project]
+name = "Toy.Pkg"
+dependencies = ["toy-pkg"]
+[project.optional-dependencies]
+mocks = ["mock", "toy_pkg[mocks]"]
+test = ["toy_pkg[mocks]>=1", "nose"]
+"""
+    read = project(tmp_path, pyproject_toml=text)
+    assert (read.runtime, read.tests) == ((), ("nose", "mock"))
+
+
+@pytest.mark.parametrize("path", ["\\u0000.py", "a" * 300 + ".py", "/etc/x.py", "../x.py", "x.txt"])
+def test_version_files_outside_of_the_tree_are_ignored(tmp_path: Path, path: str) -> None:
+    read = project(tmp_path, pyproject_toml=f'[tool.setuptools_scm]\nwrite_to = "{path}"\n')
+    assert read.version_file == ""
+
+
+def test_a_setup_py_that_exhausts_memory_ends_its_own_process(tmp_path: Path) -> None:
+    assert project(tmp_path, setup_py="import a" + ".a" * 60_000).runtime == ()
