@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
+
 from engine.processes import cgroups
 
 LIMITS = cgroups.GroupLimits(128 << 20, processes=12, cpus=0.5)
@@ -64,7 +66,7 @@ def test_only_old_empty_groups_are_removed_as_abandoned(tmp_path: Path) -> None:
 def test_limits_are_applied_on_this_machine() -> None:
     groups = cgroups.detect()
     if groups is None:
-        return
+        pytest.skip("no control groups are delegated to this process")
     name = "unit-test"
     groups.create(name, LIMITS)
     try:

@@ -73,11 +73,15 @@ def test_printed_formulas_evaluate_to_the_advantage() -> None:
         for text, advantage in formulas:
             if advantage is None:
                 assert text == ""
-            elif text or not (penalties and std != "none"):
+            elif text:
                 assert re.fullmatch(r"[\d.()+−÷ ]+", text)
                 value = eval(text.replace("−", "-").replace("÷", "/"))
                 assert value == pytest.approx(advantage, abs=4e-3), text
-        assert sum(bool(text) for text, _ in formulas) >= (0 if penalties and std != "none" else 5)
+        masked = {2, 3} if filtered != "drop" else set()
+        expected = {0, 1, 4, 5, 6} | masked
+        if penalties and std != "none":  # a divided penalty is unknown; keep_zero replaces the reward
+            expected = masked if filtered == "keep_zero" else set()
+        assert {index for index, (text, _) in enumerate(formulas) if text} == expected
 
 
 def test_filtered_trajectories_have_zero_reward_under_keep_zero() -> None:
