@@ -75,15 +75,26 @@ def test_empty_pages_explain_what_will_appear() -> None:
 # --- access --------------------------------------------------------------------------------------
 
 
-def test_error_pages_explain_missing_pages_and_roles() -> None:
+def test_error_pages_explain_missing_pages_roles_and_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     client = signed_in(Role.VIEWER)
     missing = client.get("/runs/999999999/")
     assert missing.status_code == 404
     assert "There is no run 999999999" in missing.content.decode()
     assert client.get("/runs/99999999999999999999999/").status_code == 404
     assert "needs the role operator" in client.get("/runs/new/").content.decode()
-    broken = Client(raise_request_exception=False)
-    assert broken.get("/static-nothing").status_code == 404
+    assert client.get("/static-nothing").status_code == 404
+
+    def fail(**_arguments: object) -> None:
+        raise ValueError("hunter2")
+
+    monkeypatch.setattr("webapp.overview.views.overview.build_overview", fail)
+    client.raise_request_exception = False
+    broken = client.get("/")
+    assert broken.status_code == 500
+    text = broken.content.decode()
+    assert "Server error" in text
+    assert "The error was logged" in text
+    assert "hunter2" not in text
 
 
 # --- hostile content ------------------------------------------------------------------------------

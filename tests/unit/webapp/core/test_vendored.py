@@ -30,14 +30,20 @@ def test_vendored_files_match_the_hashes_of_the_manifest() -> None:
 def test_templates_have_no_inline_script_style_or_external_address() -> None:
     inline = re.compile(r"""\sstyle\s*=|\son[a-z]+\s*=\s*["']|<style|javascript:|https?://""")
     script = re.compile(r"<script(?![^>]*\ssrc=)[^>]*>")
-    for path in (ROOT / "templates").rglob("*.html"):
+    templates = list((ROOT / "templates").rglob("*.html"))
+    assert ROOT / "templates" / "base.html" in templates
+    for path in templates:
         text = path.read_text()
         assert not inline.search(text), path
         assert not script.search(text), path
 
 
 def test_own_scripts_and_styles_have_no_external_address_or_eval() -> None:
-    for path in [*(ROOT / "static" / "js").glob("*.js"), *(ROOT / "static" / "css").glob("*.css")]:
+    scripts = list((ROOT / "static" / "js").glob("*.js"))
+    styles = list((ROOT / "static" / "css").glob("*.css"))
+    assert scripts
+    assert styles
+    for path in (*scripts, *styles):
         text = path.read_text()
         assert not re.search(r"(https?:)?//[a-z0-9.-]+\.[a-z]{2,}", text), path
         assert "eval(" not in text, path
