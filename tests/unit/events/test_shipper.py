@@ -14,7 +14,7 @@ import pytest
 from engine.errors import FencedError
 from engine.events.delivery.control import Control, Heartbeat
 from engine.events.delivery.shipper import Shipper, load_cursor
-from engine.events.delivery.spool import SpoolSink
+from engine.events.delivery.spool import SpoolSink, read_lines
 from engine.events.types import Alert, RunPaused
 from tests.fakes.ingest_server import Answer, IngestServer, ingest_server
 
@@ -89,7 +89,11 @@ def test_events_survive_transient_failures(tmp_path: Path, server: IngestServer,
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_random_faults_never_lose_or_repeat_events(tmp_path: Path, server: IngestServer, seed: int) -> None:
+def test_random_faults_never_lose_or_repeat_events(
+    tmp_path: Path, server: IngestServer, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.events.delivery.shipper._BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr("engine.events.delivery.shipper.MAX_EVENTS", 5)  # at least 12 requests, one per fault
     rng = random.Random(seed)
     choices = [
         None,
@@ -110,7 +114,9 @@ def test_random_faults_never_lose_or_repeat_events(tmp_path: Path, server: Inges
             if epoch == 3:
                 assert shipper.drain(240)
     assert seqs(server) == list(range(1, total + 1))
-    assert {event["epoch"] for event in server.events} <= {1, 2, 3}
+    assert server.events == [json.loads(line.data) for line in read_lines(tmp_path / "events.jsonl")]
+    assert {event["epoch"] for event in server.events} == {1, 2, 3}
+    assert server.faults == []
 
 
 def test_a_gap_rewinds_and_a_lost_cursor_skips_forward(tmp_path: Path, server: IngestServer) -> None:

@@ -161,14 +161,28 @@ def test_a_full_disk_is_a_clear_error_and_leaves_whole_events(tmp_path: Path) ->
     assert sequence(tmp_path) == [(1, seq) for seq in range(1, last + 2)]
 
 
-def test_only_synced_bytes_are_offered_for_shipping(tmp_path: Path) -> None:
+def test_only_synced_bytes_are_offered_for_shipping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = SpoolSink(tmp_path, epoch=1)
     assert sink.wait_durable(0, 0) == 0
     sink.emit(RunPaused)
-    size = os.path.getsize(tmp_path / "events.jsonl")
-    assert sink.wait_durable(0, 0) == size
+    synced = os.path.getsize(sink.path)
+    assert sink.wait_durable(0, 0) == synced
+    entered, gate = threading.Event(), threading.Event()
+    sync = os.fdatasync
+
+    def slow(fd: int) -> None:
+        entered.set()
+        assert gate.wait(240)
+        sync(fd)
+
+    monkeypatch.setattr("engine.events.delivery.spool.os.fdatasync", slow)
     progress(sink)
-    assert sink.wait_durable(size, 10) > size
+    assert entered.wait(240)
+    written = os.path.getsize(sink.path)
+    assert written > synced
+    assert sink.wait_durable(synced, 0) == synced
+    gate.set()
+    assert sink.wait_durable(synced, 240) == written
     sink.close()
 
 

@@ -18,7 +18,6 @@ from engine.config.recipes import resolve
 from engine.config.rollout import RolloutConfig
 from engine.errors import ConfigError
 from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
-from engine.events.schedule import BatchSelected
 from engine.events.types import IterationFinished
 from engine.inference.base import Generation, GenerationContext
 from engine.orchestrator.collection.collector import Collector
@@ -402,4 +401,5 @@ async def test_rollouts_restarted_by_an_update_repeat_no_older_steps(tmp_path: P
         for request in source.requests:
             assert request.recorded is not None
             assert len(request.recorded()) == steps
-    assert BatchSelected.__name__ not in (tmp_path / SPOOL_NAME).read_text()
+    assert spooled(tmp_path, "trajectory_started")
+    assert not spooled(tmp_path, "batch_selected")
