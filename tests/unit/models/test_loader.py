@@ -219,14 +219,14 @@ def test_a_folder_with_only_a_configuration_gets_random_weights(plain: Path, tmp
 
 
 def test_code_in_a_model_folder_never_runs(plain: Path, tmp_path: Path) -> None:
-    changes = {
-        "model_type": "own",
-        "auto_map": {"AutoConfig": "code.Own", "AutoModelForCausalLM": "code.Own"},
-    }
-    folder = edited(plain, tmp_path / "own", **changes)
-    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(CheckpointError):
-        open_model(str(folder), home=tmp_path)
+    code = {"AutoConfig": "code.Own", "AutoModelForCausalLM": "code.Own"}
+    unknown = edited(plain, tmp_path / "unknown", model_type="own", auto_map=code)
+    known = edited(plain, tmp_path / "known", auto_map=code)
+    for folder in (unknown, known):
+        (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(CheckpointError, match="contains custom code"):
+        open_model(str(unknown), home=tmp_path)
+    assert open_model(str(known), home=tmp_path).model.family == "qwen3"
     assert not (tmp_path / "ran").exists()
 
 

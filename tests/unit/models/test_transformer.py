@@ -135,9 +135,17 @@ def test_fresh_reference_has_random_weights_and_the_shipped_tokenizer(tmp_path: 
     assert sum(p.numel() for p in full.parameters()) == 1_599_136
 
 
-@pytest.mark.parametrize("ref", ["fresh:huge", "builtin:none", "run:nobody", "/etc/passwd"])
-def test_unknown_model_references_are_refused(tmp_path: Path, ref: str) -> None:
-    with pytest.raises(CheckpointError):
+@pytest.mark.parametrize(
+    ("ref", "message"),
+    [
+        ("fresh:huge", "'huge' is neither a built-in architecture"),
+        ("builtin:none", "there is no model folder .*/none"),
+        ("run:nobody", "run nobody has no checkpoint yet"),
+        ("/etc/passwd", "cannot read /etc/passwd/"),
+    ],
+)
+def test_unknown_model_references_are_refused(tmp_path: Path, ref: str, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
         open_model(ref, home=tmp_path)
 
 

@@ -217,7 +217,7 @@ def test_restoring_the_state_of_another_model_is_refused(tmp_path: Path) -> None
 
 
 def test_a_cursor_that_is_not_json_writes_no_checkpoint(tmp_path: Path) -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="not JSON compliant"):
         save(tmp_path, 1, reward=float("nan"))
     assert load_latest(tmp_path) is None
     save(tmp_path, 1)

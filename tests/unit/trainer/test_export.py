@@ -48,12 +48,18 @@ def test_exported_policies_load_in_transformers_with_equal_logits(
         assert (theirs(torch.tensor([ids])).logits.float() - ours).abs().max() <= bound
 
 
-def test_export_needs_a_checkpoint(tmp_path: Path, capsys: pytest.CaptureFixture[str], run_dir: Path) -> None:
+def test_export_needs_a_checkpoint_and_adapters_if_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], run_dir: Path
+) -> None:
     (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
-    assert main(["export", str(tmp_path / "empty"), str(tmp_path / "out")]) == 2
-    assert main(["export", str(tmp_path / "nowhere"), str(tmp_path / "out")]) == 2
-    assert main(["export", str(run_dir), str(tmp_path / "out"), "--adapters"]) == 2
-    assert "no checkpoint yet" in capsys.readouterr().err
+    for source, options, message in (
+        (tmp_path / "empty", [], "run empty has no checkpoint yet"),
+        (tmp_path / "empty", ["--adapters"], "run empty has no checkpoint yet"),
+        (tmp_path / "nowhere", [], f"there is no model folder {tmp_path / 'nowhere'}"),
+        (run_dir, ["--adapters"], "00002 has no adapters: trainer.lora_rank was 0"),
+    ):
+        assert main(["export", str(source), str(tmp_path / "out"), *options]) == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
