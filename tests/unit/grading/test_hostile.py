@@ -23,7 +23,6 @@ from engine.errors import DatasetError, HostileInputError
 from engine.grading.evidence import Evidence, Judgement
 from engine.grading.execution import judge
 from engine.grading.logs.parsers import find_parser, parse_log
-from engine.grading.logs.swebench import Instance
 from engine.grading.rules.reward_file import parse_rewards
 from engine.isolation import run_isolated
 from engine.testing.markers import END, START
@@ -130,16 +129,16 @@ async def test_lines_ended_by_carriage_returns_need_the_record_too() -> None:
     [
         ("parse_log_jekyll", {"instance_id": "jekyll__jekyll-9141"}, f"{TEST}. = 0.1 s = ."),
         ("parse_log_immutable_js", {"instance_id": "immutable-js__immutable-js-2006"}, f"✓ {TEST} (1 ms)"),
-        ("parse_log_lighthouse", {"metadata": {"version": "9.5"}}, f"PASS {TEST}"),
+        ("parse_log_lighthouse", {"metadata": {"version": "9.5"}}, f"running 1 test files\n✔ {TEST} (1ms)"),
     ],
 )
 async def test_parsers_receive_the_instance_and_version(parser: str, task: dict[str, Any], log: str) -> None:
-    result = await judge(graded_by_log(parser, **task), evidence(log), GradingConfig())
-    instance = Instance(
-        instance_id=task.get("instance_id", ""), version=task.get("metadata", {}).get("version", "")
+    """These parsers cannot read the log of another instance."""
+    assert (await judge(graded_by_log(parser, **task), evidence(log), GradingConfig())).passed
+    other = await judge(
+        graded_by_log(parser, instance_id="x-1", metadata={"version": "4"}), evidence(log), GradingConfig()
     )
-    assert result.passed is (parse_log(parser, log, instance).get(TEST) == "PASSED")
-    assert "cannot be read" not in result.detail
+    assert not other.passed
 
 
 async def test_hostile_reward_files_and_json_logs_do_not_crash() -> None:
@@ -147,8 +146,11 @@ async def test_hostile_reward_files_and_json_logs_do_not_crash() -> None:
     rewards = {"a": 1.7e308, "b": 1.7e308}
     result = await judge(replace(make_row(), answer=answer), Evidence(rewards=rewards), GradingConfig())
     assert not result.passed
-    for text in ("[" * 100_000, "9" * 400, '{"a": ' + "9" * 400 + "}", "9" * 5000):
-        with pytest.raises(ValueError, match="."):
+    for text, message in (
+        ("[" * 100_000, "recursion"), ("9" * 400, "too large"), ('{"a": ' + "9" * 400 + "}", "too large"),
+        ("9" * 5000, "4300 digits"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
             parse_rewards("reward.json", text)
     assert parse_log("swe_bench_pro", '{"tests": ' + "[" * 100_000 + "}") == {}
 
@@ -156,9 +158,15 @@ async def test_hostile_reward_files_and_json_logs_do_not_crash() -> None:
 ENTITIES = '<!DOCTYPE s [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;">]><s>&b;</s>'
 
 
-@pytest.mark.parametrize("xml", [ENTITIES, "<s>", "", "\0", "<s>" * 10, '<testcase time="x"/>'])
-def test_malformed_junit_reports_are_refused(xml: str) -> None:
-    with pytest.raises(ValueError, match="."):
+@pytest.mark.parametrize(
+    ("xml", "message"),
+    [
+        (ENTITIES, "it declares entities"), ("<s>", "no element found"), ("", "no element found"),
+        ("\0", "no JUnit report"), ("<s>" * 10, "no element found"), ('<testcase time="x"/>', "to float"),
+    ],
+)  # fmt: skip
+def test_malformed_junit_reports_are_refused(xml: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse_junit(xml)
 
 
@@ -189,8 +197,11 @@ def test_records_and_junit_reports_are_read_in_linear_time(work: Callable[[int],
 
 
 def test_malformed_records_are_refused() -> None:
-    for payload in (b"", b"x\nPASSED a", b"0\nMISSING a", b"0\nPASSED \\x", b"0\n\xff a"):
-        with pytest.raises(ValueError, match="."):
+    for payload, message in (
+        (b"", "invalid literal"), (b"x\nPASSED a", "invalid literal"), (b"0\nPASSED \\x", "unicodeescape"),
+        (b"0\nMISSING a", "not a line of a record"), (b"0\n\xff a", "not a line of a record"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
             read_record(payload)
     assert read_record(b"1\nALTERED pytest\nCHANGED LIMIT\nERROR a\\nb") == Record(
         exit_status=1, altered=("pytest",), changed=("LIMIT",), outcomes={"a\nb": "ERROR"}
