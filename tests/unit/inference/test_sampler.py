@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import threading
 from collections import Counter
 from typing import Any
 
@@ -174,15 +175,30 @@ def test_samples_follow_the_distribution_and_top_p_renormalises_it() -> None:
     assert sample(logits, [SamplingParams()], [0.999999]).ids == [3]
 
 
-async def test_a_cancelled_request_frees_its_batch_slot() -> None:
-    policy = TransformerPolicy(model(), ChatML(tokenizer()), max_batch=1)
-    endless = asyncio.create_task(policy.generate(request(prompt(4), max_tokens=250, stop=VOCAB + 1)))
-    await asyncio.sleep(0.02)
-    endless.cancel()
+async def test_a_cancelled_request_frees_its_batch_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = model()
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=1)
+    await policy.generate(request(prompt(9, 1), max_tokens=1))  # the first request measures batch invariance
+    extend, num_passes = net.extend, 0
+    entered, gate = threading.Event(), threading.Event()
+
+    def held(*arguments: Any) -> torch.Tensor:
+        nonlocal num_passes
+        num_passes += 1
+        entered.set()
+        assert gate.wait(240)
+        return extend(*arguments)
+
+    monkeypatch.setattr(net, "extend", held)
+    long = asyncio.create_task(policy.generate(request(prompt(4), max_tokens=250, stop=VOCAB + 1)))
+    assert await asyncio.to_thread(entered.wait, 240)  # its prompt is fed, so it has the slot
+    long.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await endless
-    assert (await policy.generate(request(prompt(4), max_tokens=2))).ids
+        await long
+    gate.set()
+    assert (await policy.generate(request(prompt(4), max_tokens=2, stop=VOCAB + 1))).ids
     await policy.close()
+    assert num_passes == 3  # the cancelled prompt, and two tokens of the other request
 
 
 async def test_impossible_requests_and_a_closed_policy_raise_model_errors() -> None:

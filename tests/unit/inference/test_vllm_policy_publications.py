@@ -138,9 +138,11 @@ async def test_an_engine_that_fails_during_a_publication_is_left_out_once() -> N
 
 async def test_sampling_waits_for_the_first_proof() -> None:
     async with attached(1, publish=False) as rig:
-        early = asyncio.create_task(rig.policy.generate(make_request()))
+        early = asyncio.create_task(rig.policy.generate(make_request(0)))
         await until(lambda: rig.replicas[0].is_up)
-        await asyncio.sleep(0.05)
+        late = asyncio.create_task(rig.policy.generate(make_request(1)))
+        await until(lambda: rig.policy._admission.num_waiting == 2)
         assert rig.fakes[0].prompts == []
         await rig.policy.publish(3, NoWeights())
-        assert set((await early).versions) == {3}
+        for generation in await asyncio.gather(early, late):
+            assert set(generation.versions) == {3}

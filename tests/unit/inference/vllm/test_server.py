@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from engine.errors import EngineError, PreflightError
+from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.servers.environment import INHERITED, find_interpreter
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.processes.guarded import GuardedProcess, inherited_environment
@@ -114,16 +115,6 @@ async def test_the_log_tail_reports_that_nothing_was_written(tmp_path: Path) -> 
     assert server.log_tail() == "(nothing was written)"
 
 
-async def test_servers_that_do_not_start_in_time_are_ended(tmp_path: Path) -> None:
-    program = tmp_path / "python"
-    program.write_text(f"#!/bin/sh\n{sys.executable} -c 'import time; time.sleep(999)' & sleep 999\n")
-    program.chmod(0o755)
-    server = VllmServer(make_command(python=program, start_timeout_s=2), log=tmp_path / "log")
-    with pytest.raises(EngineError, match="did not start within 2 s"):
-        await server.start()
-    assert not psutil.pid_exists(pid_of(server))
-
-
 def _is_gone(process: psutil.Process) -> bool:
     try:
         return bool(process.status() == psutil.STATUS_ZOMBIE)
@@ -136,6 +127,31 @@ def _await_end(processes: list[psutil.Process]) -> None:
     while not all(map(_is_gone, processes)):
         assert time.monotonic() < deadline, processes
         time.sleep(0.05)
+
+
+async def test_servers_that_do_not_start_in_time_are_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, pids = tmp_path / "python", tmp_path / "pids"
+    record = f"echo $$ $! >{pids}.part; mv {pids}.part {pids}"
+    program.write_text(f"#!/bin/sh\nsleep 999 &\n{record}\nexec sleep 999\n")
+    program.chmod(0o755)
+    processes: list[psutil.Process] = []
+
+    async def healthy(_client: VllmClient) -> bool:
+        async with asyncio.timeout(120):
+            while not pids.exists():
+                await asyncio.sleep(0.01)
+        processes[:] = [psutil.Process(int(pid)) for pid in pids.read_text().split()]
+        return False
+
+    monkeypatch.setattr(VllmClient, "healthy", healthy)
+    server = VllmServer(make_command(python=program, start_timeout_s=0), log=tmp_path / "log")
+    with pytest.raises(EngineError, match="did not start within 0 s"):
+        await server.start()
+    assert not psutil.pid_exists(pid_of(server))
+    assert len(processes) == 2
+    _await_end(processes)
 
 
 async def test_stop_is_safe_at_any_time(tmp_path: Path) -> None:
