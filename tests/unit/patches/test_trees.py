@@ -97,17 +97,29 @@ def test_a_path_through_too_many_folders_is_refused(depth: int) -> None:
 def test_a_patch_of_too_many_files_is_refused_before_anything_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    written: list[Path] = []
+    write = trees._write_one
+
+    def record(path: Path, state: FileState) -> None:
+        written.append(path)
+        write(path, state)
+
+    monkeypatch.setattr(trees, "_write_one", record)
     monkeypatch.setattr(trees, "MAX_FILES", 3)
     four = {str(number): regular(b"x\n") for number in range(4)}
     with pytest.raises(PatchError, match="a patch of 4 files; at most 3"):
         diff_trees({}, four)
+    assert written == []
     monkeypatch.setattr(trees, "MAX_FILES", 4)
     patch = diff_trees({}, four)
+    assert len(written) == 4
     assert apply_patch({}, patch).files == four
+    written.clear()
     monkeypatch.setattr(trees, "MAX_FILES", 3)
     for read in (touched, named_paths, lambda text: apply_patch(four, text)):
         with pytest.raises(PatchError, match="at most 3"):
             read(patch)
+    assert written == []
 
 
 def test_binary_files_are_detected_in_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
