@@ -197,10 +197,12 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
     numbers = wanted.target[1:2] + wanted.target[3:4]
     if not all(text.isdecimal() and len(text) < 10 for text in numbers):
         raise ValueError("iterations and indexes are numbers")
-    params = tuple(sorted(dict(parse_qsl(wanted.query.lstrip("?").replace("\x00", ""))).items()))
+    params = {key: value.replace("\x00", "") for key, value in parse_qsl(wanted.query.lstrip("?"))}
     role = Role.VIEWER if wanted.page in SAME_FOR_ALL else person.role
     user_id = person.user.pk if wanted.page in OWNED and role is Role.OPERATOR else None
-    return Subscription(wanted.page, wanted.run, tuple(wanted.target), params, role, user_id)
+    return Subscription(
+        wanted.page, wanted.run, tuple(wanted.target), tuple(sorted(params.items())), role, user_id
+    )
 
 
 def _shared() -> tuple[Hub, Watch]:

@@ -25,6 +25,10 @@ pytestmark = pytest.mark.django_db
 WEBAPP = Path(__file__).resolve().parents[3] / "webapp"
 NUMBERS = ["-1", "9223372036854775808", "1.5", "²", "%00"]
 """Negative, too large for the database, fractional, a digit that ``int`` rejects, a NUL byte."""
+VALID_NUMBERS: dict[str, list[str]] = {
+    "query": NUMBERS, "run": [], "after": NUMBERS[1:2], "steps": NUMBERS[1:2], "point": NUMBERS[1:3],
+}  # fmt: skip
+"""Numbers that a field of a live subscription accepts; pages ignore an invalid one in their query."""
 STATUS = {200, 201, 204, 302, 400, 401, 403, 404, 405, 409, 410, 422}
 
 
@@ -135,15 +139,20 @@ def test_invalid_numbers_break_no_live_subscription(yard: Yard, client: Client) 
     names = sorted(query_names() - {"tab", "q"})
     for page, number in itertools.product(PAGES, NUMBERS[1:]):
         query = "&".join(f"{name}={number}" for name in names)
-        valid = ["train", "0", yard.tasks[0].key, "0"][: TARGET_LENGTHS.get(page, 0)]
+        rollout = ["train", "0", yard.tasks[0].key, "0"]
+        valid = ["quickstart"] if page == "health" else rollout[: TARGET_LENGTHS.get(page, 0)]
         targets = [valid] + [[*valid[:i], number, *valid[i + 1 :]] for i in range(len(valid))]
         for target in targets:
-            for field in ("run", "after", "steps", "point"):
-                message = {"page": page, "run": yard.run.pk, "target": target, "query": query, field: number}
+            for field in ("query", "run", "after", "steps", "point"):
+                message = {"page": page, "run": yard.run.pk, "target": target, "query": query}
+                message |= {field: number} if field != "query" else {}
                 try:
                     snapshot(_subscription(Subscribe.model_validate(message), person))
+                    is_rendered = True
                 except (ValidationError, ValueError, GoneError):
-                    continue
+                    is_rendered = False
+                is_valid = target == valid and number in VALID_NUMBERS[field]
+                assert is_rendered == is_valid, (page, number, target, field)
 
 
 def test_refused_request_is_logged_as_one_line(caplog: pytest.LogCaptureFixture) -> None:
