@@ -6,7 +6,6 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from tests.builders.event_builders import Stream
 from tests.builders.web_builders import launched, make_run, make_user, post
 from webapp.core.permissions import Role
 from webapp.datasets.services import datasets
-from webapp.models import Run
+from webapp.models import Run, Trajectory
+from webapp.runs.kinds import TABS
 from webapp.runs.services import attempts
 from workers import lifecycle, rundir
 from workers.launchers import LAUNCHERS
@@ -47,16 +47,18 @@ def everything_stored(capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def pages(run: Run) -> Iterator[str]:
-    """Yield the pages and API responses of a run that a viewer can open."""
+def pages(run: Run, *more: str) -> dict[str, str]:
+    """Return the pages and API responses of a run that a viewer can open, and those at ``more`` addresses."""
     client = Client()
     client.force_login(make_user("ada", Role.VIEWER))
-    tabs = ("trajectories", "events", "alerts", "configuration", "sandboxes", "tasks", "groups", "evaluation")
-    addresses = ["/", "/runs/", f"/runs/{run.pk}/", *(f"/runs/{run.pk}/?tab={tab}" for tab in tabs)]
-    addresses += [f"/runs/{run.pk}/train/0/{task}/0/" for task in ("task-0", "t")]
-    addresses += [f"/api/v1/runs/{run.pk}", "/api/v1/runs", f"/api/v1/runs/{run.pk}/trajectories"]
+    addresses = ["/", "/runs/", f"/runs/{run.pk}/", *(f"/runs/{run.pk}/?tab={tab}" for tab in TABS)]
+    addresses += [f"/api/v1/runs/{run.pk}", "/api/v1/runs", f"/api/v1/runs/{run.pk}/trajectories", *more]
+    shown = {}
     for address in addresses:
-        yield client.get(address).content.decode()
+        response = client.get(address)
+        assert response.status_code == 200, address
+        shown[address] = response.content.decode()
+    return shown
 
 
 def test_events_are_redacted_before_they_are_stored_and_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,7 +79,13 @@ def test_events_are_redacted_before_they_are_stored_and_shown(capsys: pytest.Cap
     run.refresh_from_db()
     assert run.state == "failed"
     assert "[redacted]" in run.reason
-    for text in (everything_stored(capsys), *pages(run)):
+    rollout = Trajectory.objects.get(run=run)
+    page, steps = f"/runs/{run.pk}/train/0/t/0/", f"/trajectories/{rollout.pk}/steps/0"
+    parts = [f"{steps}/{part}/" for part in ("observation", "thought", "response")]
+    shown = pages(run, page, f"/runs/{run.pk}/train/0/t/", f"/api/v1/trajectories/{rollout.pk}", *parts)
+    for address in (f"/runs/{run.pk}/", f"/runs/{run.pk}/?tab=events", page, *parts):
+        assert "[redacted]" in shown[address], address
+    for text in (everything_stored(capsys), *shown.values()):
         for secret in (KNOWN, ADDRESS, claim.token):
             assert secret not in text
 
@@ -96,7 +104,10 @@ def test_reasons_recorded_by_the_server_are_redacted(
     assert attempts.give_up(
         run_id=run.pk, epoch=relaunched.epoch, to=RunState.FAILED, reason=PLANTED, detail=PLANTED
     )
-    for text in (everything_stored(capsys), *pages(run)):
+    shown = pages(run)
+    for address in (f"/runs/{run.pk}/", f"/api/v1/runs/{run.pk}"):
+        assert "[redacted]" in shown[address], address
+    for text in (everything_stored(capsys), *shown.values()):
         assert KNOWN not in text
         assert ADDRESS not in text
 

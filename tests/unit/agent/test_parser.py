@@ -101,7 +101,8 @@ def test_thinking_does_not_change_the_parsed_call(thinking: list[str], form: Too
 def test_prose_after_a_call_does_not_change_it(prose: list[str], form: ToolFormat) -> None:
     after = "".join(prose)
     parsed = parse(f"{render_call(LS, form)} {after}", form)
-    if form == "xml" and re.search(r"<function=\w+>\s*</function>", after):  # a second call, without arguments
+    has_second_call = form == "xml" and re.search(r"<function=\w+>\s*</function>", after)
+    if has_second_call:
         assert parsed.call is None
         assert "more than one tool call" in parsed.error
     else:
