@@ -12,6 +12,7 @@ import pytest
 
 from engine.config.learning.training import CurationConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.curation.candidates import Candidate, CandidateQueue
 from engine.datasets.curation.curate import curate
 from engine.datasets.curation.handwritten import build_task
 from engine.datasets.sources.fetch import fetch_source
@@ -61,9 +62,24 @@ async def run(home: Path, settings: CurationConfig) -> tuple[Dataset, list[str]]
 
 
 @pytest.fixture(scope="module")
-def dataset(home: Path) -> Dataset:
+def tried() -> list[Candidate]:
+    """Candidates that were tried for the dataset."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def dataset(home: Path, tried: list[Candidate]) -> Dataset:
     write_toy(home / "toy")
-    return asyncio.run(run(home, config(home)))[0]
+    take = CandidateQueue.take
+
+    def record(queue: CandidateQueue, count: int) -> list[Candidate]:
+        batch = take(queue, count)
+        tried.extend(batch)
+        return batch
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(CandidateQueue, "take", record)
+        return asyncio.run(run(home, config(home)))[0]
 
 
 def test_curated_tasks_are_saved_and_splits_share_no_file(home: Path, dataset: Dataset) -> None:
@@ -74,9 +90,10 @@ def test_curated_tasks_are_saved_and_splits_share_no_file(home: Path, dataset: D
     assert len({row.task.metadata["function"] for row in dataset.split("train")}) == 2
 
 
-def test_provenance_counts_candidates_by_outcome(dataset: Dataset) -> None:
+def test_provenance_counts_each_tried_candidate_by_outcome(dataset: Dataset, tried: list[Candidate]) -> None:
     counts = dataset.provenance["candidates"]
     assert counts["kept"] == len(dataset.rows)
+    assert sum(counts.values()) == len(tried) > counts["kept"]
     assert set(counts) - {"kept"} <= {
         "not_wanted", "unnoticed", "odd_outcome", "unstable", "not_mended", "no_report", "sandbox", "machine",
     }  # fmt: skip

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -234,19 +234,18 @@ async def test_images_that_cannot_start_are_not_warmed(backend: LocalBackend, ho
     await until(lambda: backend.population().existing == 1)
 
 
-@pytest.mark.parametrize(
-    "check", [check for check in CHECKS if check.__name__ in CHECKED], ids=lambda check: check.__name__
-)
+@pytest.mark.parametrize("name", CHECKED)
 async def test_warm_sandbox_conforms(
-    check: Callable[[Subject], Awaitable[None]], backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
+    name: str, backend: LocalBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    checks = {check.__name__: check for check in CHECKS}
     monkeypatch.setenv("HOST_SECRET", SECRET)
     await backend.prepare({"local:reference": 3})
     await until(lambda: backend.population().idle == 3)
     subject = Subject(
         backend=backend, image="local:reference", secret_file=backend.home / "secret", limits=LIMITS
     )
-    await check(subject)
+    await checks[name](subject)
 
 
 @pytest.mark.parametrize("ready", [0, 2, 4], ids=["while they start", "some ready", "all ready"])
