@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 from pathlib import Path
@@ -30,9 +29,9 @@ def test_killed_async_run_loses_and_duplicates_no_rollout(home: Path, after: int
     name = f"killed-{after}"
     run_dir = make_run_dir(home, name, config)
     with engine_process(run_dir) as process:
-        if wait_for(process, lambda: len(events(run_dir)) >= after):
-            os.kill(process.pid, signal.SIGKILL)
-        process.wait()
+        assert wait_for(process, lambda: len(events(run_dir)) >= after)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
     finished = {
         tuple(event["ref"].values())
         for event in of_type(run_dir, "trajectory_finished")

@@ -23,8 +23,8 @@ def test_two_ranks_and_a_reference_policy_train_in_a_run(tmp_path: Path) -> None
     assert (last / "shards" / ".metadata").exists()
     assert (run_dir / "reference" / "model.safetensors").exists()
     metrics = of_type(run_dir, "iteration_finished")[0]["metrics"]
-    assert metrics["update/steps"] > 0
-    assert metrics["kl/mean"] >= 0
+    assert metrics["update/steps"] == 2
+    assert metrics["kl/mean"] > 0  # the second step trains a policy that has left the reference
     assert metrics["tokens/padding_share"] <= 0.03
     start = load_file(home / "policies" / "toy" / "model.safetensors")
     trained = stored_state(last)
