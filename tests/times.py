@@ -145,4 +145,7 @@ def _sums(name: str, tests: Iterable[dict[str, Any]]) -> str:
 
 
 if __name__ == "__main__":
-    print(tables(json.loads(Path(sys.argv[1]).read_text())))
+    recorded = Path(sys.argv[1])
+    if not recorded.exists():
+        sys.exit(f"{recorded} is not there: run `make test` first")
+    print(tables(json.loads(recorded.read_text())))

@@ -75,8 +75,12 @@ def _number(name: str, default: int) -> int:
 SECRET_KEY = os.environ.get("TRAINYARD_SECRET_KEY") or _SECRETS.django_key
 DEBUG = os.environ.get("TRAINYARD_DEBUG", "") == "1"
 PUBLIC_URL = os.environ.get("TRAINYARD_PUBLIC_URL", "").rstrip("/")
-_PUBLIC = urlsplit(PUBLIC_URL)
-if PUBLIC_URL and (_PUBLIC.scheme not in ("http", "https") or not _PUBLIC.hostname):
+try:
+    _PUBLIC = urlsplit(PUBLIC_URL)
+    _IS_ADDRESS = _PUBLIC.scheme in ("http", "https") and bool(_PUBLIC.hostname) and _PUBLIC.port != 0
+except ValueError:  # a malformed host or port
+    _IS_ADDRESS = False
+if PUBLIC_URL and not _IS_ADDRESS:
     raise ImproperlyConfigured("TRAINYARD_PUBLIC_URL must look like https://HOST or https://HOST:PORT")
 ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]"] + [
     host for host in (*os.environ.get("TRAINYARD_ALLOWED_HOSTS", "").split(","), _PUBLIC.hostname) if host

@@ -129,9 +129,9 @@ async def _import_apart(config: ImportConfig, run: RunContext) -> dict[str, Any]
                 run.progress(*progress)
         status = await process.wait()
         if status < 0:  # its last line may be any warning
+            words = f"; its last line was '{last}'" if last else ""
             raise DatasetError(
-                f"the import process was killed by signal {-status}; its last line was '{last}'. Repeat the "
-                "import to resume it."
+                f"the import process was killed by signal {-status}{words}. Repeat the import to resume it."
             )
         if status:
             raise DatasetError(last or f"the import process ended with exit code {status}")

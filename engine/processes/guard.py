@@ -78,6 +78,7 @@ def _kill_descendants() -> None:
                 continue
         time.sleep(0.01)
         _reap()
+    _reap()
 
 
 def _descendants() -> list[int]:

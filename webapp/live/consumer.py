@@ -197,6 +197,8 @@ def _subscription(wanted: Subscribe, person: Person) -> Subscription:
     numbers = wanted.target[1:2] + wanted.target[3:4]
     if not all(text.isdecimal() and len(text) < 10 for text in numbers):
         raise ValueError("iterations and indexes are numbers")
+    if any("\x00" in text for text in wanted.target):
+        raise ValueError("names have no NUL")
     params = {key: value.replace("\x00", "") for key, value in parse_qsl(wanted.query.lstrip("?"))}
     role = Role.VIEWER if wanted.page in SAME_FOR_ALL else person.role
     user_id = person.user.pk if wanted.page in OWNED and role is Role.OPERATOR else None

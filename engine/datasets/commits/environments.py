@@ -29,8 +29,8 @@ from engine.testing.toolchain import MOUNT, create_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _RESOLVE_S = 120.0
-_UNREACHABLE = ("error sending request", "Failed to fetch", "Could not connect", "client error", "timed out")
-"""Texts in errors of ``uv`` whose cause is the index or the network, not the requirements."""
+_UNSATISFIABLE = ("no solution found", "couldn't parse requirement", "failed to parse", "invalid")
+"""Texts in errors of ``uv`` whose cause is the requirements, not the index or this machine; lower case."""
 PYTEST_CLOSURE = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 """Packages that the test tools need in their own versions, whatever the date."""
 _MAX_ENTRY_POINTS = 20_000
@@ -96,9 +96,9 @@ def resolve(
             raise PreflightError(reason) from None
     if done.returncode != 0:
         reason = " ".join(done.stderr.split())
-        if any(text in reason for text in _UNREACHABLE):
-            raise PreflightError(f"the package index does not answer: {reason[-400:]}")
-        raise DatasetError(f"no versions fit: {reason[-400:]}")
+        if any(text in reason.lower() for text in _UNSATISFIABLE):
+            raise DatasetError(f"no versions fit: {reason[-400:]}")
+        raise PreflightError(f"uv ended with {done.returncode}: {reason[-400:]}")
     pins = (line for line in done.stdout.splitlines() if line and not line.startswith(("#", " ")))
     return tuple(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) != canonicalize_name(own))
 

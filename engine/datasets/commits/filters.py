@@ -80,7 +80,6 @@ def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidat
     digest = patch_hash(gold)
     if digest in known:
         return "duplicate"
-    known.add(digest)
     try:
         entities = {file.path: _entities(commit, file.path) for file in code}
     except (SyntaxError, HostileInputError):
@@ -90,6 +89,7 @@ def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidat
         return "no_real_change"
     if not tests:
         return "no_tests"
+    known.add(digest)
     return Candidate(commit=commit, gold_patch=gold, test_paths=tests, entities=entities)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from pydantic import BaseModel, ConfigDict, NonNegativeInt, ValidationError
 
@@ -45,9 +45,9 @@ class Commit(BaseModel):
         return self.message.strip().partition("\n")[0]
 
 
-def read_commits(path: Path) -> Iterator[Commit]:
-    """Iterate over the commits of a file. Raises DatasetError if it is damaged."""
-    with path.open(encoding="utf-8") as lines:
+def read_commits(lines: TextIO, path: Path) -> Iterator[Commit]:
+    """Iterate over the commits of an open file, and close it. Raises DatasetError if it is damaged."""
+    with lines:
         for line in lines:
             yield _parse(line, path)
 

@@ -54,6 +54,13 @@ class Repository:
         """Return the output of a git command."""
         return subprocess.run([*self._git, *arguments], stdout=subprocess.PIPE, check=True).stdout
 
+    def has_larger(self, names: set[str], most: int) -> bool:
+        """Return whether an object is larger than ``most`` bytes."""
+        wanted = "\n".join(name for name in names if name.strip("0")).encode()
+        command = [*self._git, "cat-file", "--batch-check=%(objectsize)"]
+        sizes = subprocess.run(command, input=wanted, stdout=subprocess.PIPE, check=True).stdout.split()
+        return any(not size.isdigit() or int(size) > most for size in sizes)
+
     def read(self, name: str, most: int) -> bytes | None:
         """Return the content of an object; None if it is missing or larger than ``most``."""
         assert self._objects.stdin is not None
@@ -110,6 +117,8 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
         return
     if sum((file["added"] or 0) + (file["deleted"] or 0) for file in commit["files"]) * 4 > MAX_PATCH_BYTES:
         return
+    if repository.has_larger({name for pair in blobs.values() for name in pair}, MAX_FILE_BYTES):
+        return
     patch = repository.run(
         "diff-tree", "-p", "--binary", "--full-index", "-r", "--no-renames", "--no-ext-diff", "--no-textconv",
         parent, commit["sha"],
@@ -154,5 +163,5 @@ def main(folder: str, count: int) -> None:
 if __name__ == "__main__":
     try:
         main(sys.argv[1], int(sys.argv[2]))
-    except (OSError, ValueError, IndexError, subprocess.CalledProcessError) as error:
+    except (OSError, ValueError, IndexError, MemoryError, subprocess.CalledProcessError) as error:
         sys.exit(f"its history cannot be read: {type(error).__name__}: {error}")

@@ -1,6 +1,6 @@
 """Curation of a dataset from commits: history → candidates → trials → statements → rows.
 
-Results of trials are kept (``TrialStore``): a curation that was stopped or killed tries no commit twice.
+Results of trials are kept (``TrialStore``): a curation that was stopped or killed continues with them.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ STAGES = (
 """Stages of the funnel, each with the reasons for which commits do not reach it."""
 _EXAMPLES = 3
 """Commits that are named for each reason."""
-_NOT_KEPT = frozenset({"sandbox", "tree"})
+_NOT_KEPT = frozenset({"sandbox", "tree", "error"})
 """Reasons that may be this machine's: these commits are tried again by the next curation."""
 _BATCH_PER_WORKER = 4
-_HOST_FAILURES = 3
-"""Candidates that this machine may fail in a row."""
+_FAILURES_IN_A_ROW = 10
+"""Candidates in a row for which this machine or the package index may fail."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
     Raises:
         NoTasksError: no commit became a task.
         DatasetError: no repository can be used.
-        HostError: this machine failed several candidates in a row.
+        HostError: this machine or the package index failed for several candidates in a row.
     """
     started, config = time.monotonic(), shop.config
     funnel, skipped = Funnel(), dict[str, str]()
@@ -154,7 +154,7 @@ async def _candidates(
             skipped[spec] = redact(str(error))
             progress(f"skipped {spec}: {error}", 0, 0)
             continue
-        store = TrialStore(shop.home, repository, shop.config, shop.sandbox)
+        store = TrialStore(shop.home, repository, shop.config, shop.sandbox, shop.seed)
         for sha, selected in found:
             funnel.total += 1
             if isinstance(selected, str):
@@ -221,7 +221,10 @@ async def _gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
-    """Return the kept or new trial of a candidate. Raises HostError if this machine fails again and again."""
+    """Return the kept or new trial of a candidate.
+
+    Raises HostError: this machine or the package index failed for several candidates in a row.
+    """
     sha = item.candidate.commit.sha
     kept = item.store.get(sha)
     if kept is not None and (kept.reason or image_exists(shop.home, kept.image)):
@@ -229,13 +232,11 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     started = time.monotonic()
     try:
         trial = await try_candidate(shop, item.repository, item.candidate)
-    except HostError as error:
+    except (HostError, OSError, PreflightError) as error:
         failures.append(str(error))
-        if len(failures) >= _HOST_FAILURES:
-            raise
-        return Trial(reason="machine", detail=str(error))
-    except PreflightError as error:
-        return Trial(reason="index", detail=str(error))
+        if len(failures) >= _FAILURES_IN_A_ROW:
+            raise HostError(f"{len(failures)} commits in a row failed for the same cause: {error}") from error
+        return Trial(reason="index" if isinstance(error, PreflightError) else "machine", detail=str(error))
     except Exception as error:  # one odd commit must not end the curation
         log.exception("commit_failed", repository=item.repository.spec, commit=sha)
         trial = Trial(reason="error", detail=describe_error(error))

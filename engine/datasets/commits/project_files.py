@@ -11,6 +11,7 @@ import configparser
 import re
 import sys
 import tomllib
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -70,7 +71,17 @@ class ProjectFiles:
 
 
 def read_project(tree: Path) -> ProjectFiles:
-    """Return the declared environment of the project at the root of a tree."""
+    """Return the declared environment of the project at the root of a tree, read in a process of its own.
+
+    Files that exceed its limits count as none.
+    """
+    try:
+        return call_isolated(partial(_read_project, tree), SOURCE_LIMITS)
+    except HostileInputError:
+        return ProjectFiles()
+
+
+def _read_project(tree: Path) -> ProjectFiles:
     toml = _toml(tree / "pyproject.toml")
     setup_cfg, tox = _ini(tree / "setup.cfg"), _ini(tree / "tox.ini")
     setup = _setup_arguments(tree / "setup.py")
@@ -121,9 +132,9 @@ def _usable(lines: Iterable[str], own: str, extras: Mapping[str, Sequence[str]])
     """
     known: set[str] = set()
     expanded: set[str] = set()
-    pending = list(lines)
+    pending = deque(lines)
     while pending:
-        text = re.split(r"\s#|(?:^|\s)--", pending.pop(0), maxsplit=1)[0].strip().strip(",;")
+        text = re.split(r"\s#|(?:^|\s)--", pending.popleft(), maxsplit=1)[0].strip().strip(",;")
         try:
             requirement = Requirement(text)
             line = str(requirement)
@@ -169,14 +180,7 @@ def _ini(path: Path) -> dict[str, dict[str, str]]:
 def _setup_arguments(path: Path) -> dict[str, Any]:
     """Return the literal arguments of the call of ``setup``; names of literals are looked up."""
     try:
-        return call_isolated(partial(_literal_arguments, _read(path)), SOURCE_LIMITS)
-    except HostileInputError:
-        return {}
-
-
-def _literal_arguments(source: str) -> dict[str, Any]:
-    try:
-        tree = ast.parse(source)
+        tree = ast.parse(_read(path))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return {}
     named = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 import re
 import shutil
 import tempfile
@@ -54,8 +55,10 @@ def fetch_repository(spec: str, home: Path) -> Repository:
         raise DatasetError(
             f"'{spec}' is a package, which has no history: name a repository, https://HOST/PATH"
         )
-    name = re.sub(r"\.git$", "", spec.rstrip("/")).rsplit("/", 1)[-1]
-    address = spec if isinstance(parsed, RepositorySource) else _git_folder(parsed.path)
+    is_remote = isinstance(parsed, RepositorySource)
+    last = spec.rstrip("/").rsplit("/", 1)[-1] if is_remote else Path(spec).expanduser().resolve().name
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", last.removesuffix(".git")).strip(".-")[:60] or "repository"
+    address = spec if is_remote else _git_folder(spec)
     cache = home / "repositories"
     cache.mkdir(parents=True, exist_ok=True)
     folder = cache / f"{name}-{hashlib.sha256(spec.encode()).hexdigest()[:12]}.git"
@@ -75,11 +78,19 @@ def _git_folder(path: str) -> str:
             if (candidate / "shallow").exists():
                 raise DatasetError(f"'{path}' is a shallow clone, whose history is cut: fetch the rest of it")
             elsewhere = ("commondir", "objects/info/alternates", "objects/info/http-alternates")
-            linked = any((candidate / name).is_symlink() for name in ("", "HEAD", "objects", "refs"))
-            if linked or any((candidate / name).exists() for name in elsewhere):
+            if any((candidate / name).exists() for name in elsewhere) or _has_links(candidate):
                 raise DatasetError(f"'{path}' has parts of its repository elsewhere: name a whole clone")
             return str(candidate)
     raise DatasetError(f"'{path}' is not a git repository on this machine")
+
+
+def _has_links(folder: Path) -> bool:
+    """Return whether a folder is a symbolic link or contains one."""
+    return folder.is_symlink() or any(
+        Path(parent, name).is_symlink()
+        for parent, folders, names in os.walk(folder)
+        for name in (*folders, *names)
+    )
 
 
 def list_commits(repository: Repository, count: int, home: Path) -> Iterator[Commit]:
@@ -90,29 +101,34 @@ def list_commits(repository: Repository, count: int, home: Path) -> Iterator[Com
     kept = repository.folder.with_name(
         f"{repository.folder.stem}-{repository.head[:12]}-{count}-v{_VERSION}.jsonl"
     )
-    if not kept.exists():
-        staging = Path(tempfile.mkdtemp(prefix=".history-", dir=kept.parent))
-        out = staging / "out"
-        out.mkdir()
-        try:
-            inside = "/in/repository.git"
-            run_contained(
-                Path(history_program.__file__),
-                [inside, str(count)],
-                home=home,
-                reads={inside: repository.folder},
-                writes=out,
-                limits=_HISTORY_LIMITS,
-            )
-            check_tree(out, max_entries=1, max_bytes=2 * history_program.MAX_BYTES)
-            for old in kept.parent.glob(f"{glob.escape(repository.folder.stem)}-*.jsonl"):
-                old.unlink()
-            (out / "commits.jsonl").rename(kept)
-        except HostileInputError as error:
-            raise DatasetError(f"the history of '{repository.spec}' is not usable: {error}") from None
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-    return read_commits(kept)
+    with FileLock(repository.folder.with_suffix(".lock")):
+        if not kept.exists():
+            _write_history(repository, count, kept, home)
+        return read_commits(kept.open(encoding="utf-8"), kept)
+
+
+def _write_history(repository: Repository, count: int, kept: Path, home: Path) -> None:
+    staging = Path(tempfile.mkdtemp(prefix=".history-", dir=kept.parent))
+    out = staging / "out"
+    out.mkdir()
+    try:
+        inside = "/in/repository.git"
+        run_contained(
+            Path(history_program.__file__),
+            [inside, str(count)],
+            home=home,
+            reads={inside: repository.folder},
+            writes=out,
+            limits=_HISTORY_LIMITS,
+        )
+        check_tree(out, max_entries=1, max_bytes=2 * history_program.MAX_BYTES)
+        for old in kept.parent.glob(f"{glob.escape(repository.folder.stem)}-*.jsonl"):
+            old.unlink(missing_ok=True)
+        (out / "commits.jsonl").rename(kept)
+    except HostileInputError as error:
+        raise DatasetError(f"the history of '{repository.spec}' is not usable: {error}") from None
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def write_tree(repository: Repository, commit: str, target: Path, home: Path) -> Path:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from filelock import FileLock
 from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict
 
@@ -95,16 +96,22 @@ class TrialStore:
         repository: the repository.
         config: settings on which results depend.
         sandbox: limits of the test runs.
+        seed: of the order of tests.
     """
 
     def __init__(
-        self, home: Path, repository: Repository, config: CommitCuration, sandbox: SandboxConfig
+        self,
+        home: Path,
+        repository: Repository,
+        config: CommitCuration,
+        sandbox: SandboxConfig,
+        seed: int,
     ) -> None:
         limits = "-".join(map(str, sandbox.limits().values()))
         folder = home / "commits" / repository.folder.stem
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         tools = f"{PYTHON}-{PYTEST.rpartition('=')[2]}"
-        settings = f"v{_VERSION}-{tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}"
+        settings = f"v{_VERSION}-{tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}-{seed}"
         self._path = folder / f"trials-{settings}.jsonl"
         self._known: dict[str, Trial] = {}
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
@@ -218,7 +225,7 @@ async def _with_environment(
             environment = await in_thread(partial(_environment, shop, prepared.project, candidate, added))
         except _RejectedError as error:
             raise rejected or error from None
-        image = await in_thread(partial(_image, shop, repository, candidate, prepared, environment))
+        image, is_new = await in_thread(partial(_image, shop, repository, candidate, prepared, environment))
         try:
             return await _compare(shop, candidate, image, prepared, environment)
         except _RejectedError as error:
@@ -228,7 +235,8 @@ async def _with_environment(
             modules = [name for name in _MISSING_MODULE.findall(error.trial.detail) if name not in own]
             missing = [_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in modules]
             new = [name for name in missing if name not in added]
-            shutil.rmtree(image_folder(shop.home, image), ignore_errors=True)
+            if is_new:
+                shutil.rmtree(image_folder(shop.home, image), ignore_errors=True)
             if not new or len(added) >= _MAX_ADDED:
                 raise
             added.append(new[0])
@@ -262,11 +270,14 @@ def _image(
     candidate: Candidate,
     prepared: _Prepared,
     environment: Environment,
-) -> str:
-    """Return the name of the image of the tree before the change; build it when missing."""
-    content = repr((repository.spec, candidate.commit.parents[0], environment.folder.name))
+) -> tuple[str, bool]:
+    """Return the name of the image of the tree before the change, and whether this call built it."""
+    content = repr((repository.spec, candidate.commit.sha, environment.folder.name))
     name = f"{repository.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
-    if not image_exists(shop.home, name):
+    (shop.home / "images").mkdir(exist_ok=True)
+    with FileLock(shop.home / "images" / f".{name}.lock"):
+        if image_exists(shop.home, name):
+            return name, False
         build_image(
             shop.home,
             name,
@@ -275,7 +286,7 @@ def _image(
             env=sandbox_environment(prepared.roots, WORKDIR),
             binds={MOUNT: str(environment.folder)},
         )
-    return name
+    return name, True
 
 
 def _command(tests: Sequence[str], prepared: _Prepared, environment: Environment) -> str:

@@ -114,17 +114,20 @@ def newest_commit(repository: Path) -> str:
     """Return the commit of HEAD of a clone; empty if it has none."""
     try:
         command = [f"--git-dir={repository}", "rev-parse", "--verify", "-q", "HEAD^{commit}"]
-        return _git(command, _GIT_OPTIONS, home=repository, protocol="none").strip()
+        return _git(command, _GIT_OPTIONS, home=repository.parent, protocol="none").strip()
     except subprocess.CalledProcessError:
         return ""
 
 
 def _git(arguments: Sequence[str], options: Sequence[str], *, home: Path, protocol: str) -> str:
+    # The server side of a local fetch reads neither options nor variables.
+    configuration = home / ".gitconfig"
+    configuration.write_text("[safe]\n\tdirectory = *\n")
     environment = {name: value for name, value in os.environ.items() if name in _PASSED_ON} | {
         "HOME": str(home),
         "LC_ALL": "C",
         "GIT_CONFIG_NOSYSTEM": "1",
-        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_GLOBAL": str(configuration),
         "GIT_ALLOW_PROTOCOL": protocol,
         "GIT_TERMINAL_PROMPT": "0",
         "GIT_NO_LAZY_FETCH": "1",

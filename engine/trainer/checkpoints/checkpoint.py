@@ -252,6 +252,11 @@ def _files(folder: Path) -> list[str]:
 
 
 def _remove_leftovers(root: Path) -> None:
+    """Remove drafts of killed saves; put back a checkpoint that ``replace_folder`` had set aside."""
+    for retired in root.glob(".*-old-*/old"):
+        name = retired.parent.name[1:].partition("-old-")[0]
+        if not (root / name).exists():
+            retired.rename(root / name)
     for path in root.glob(".*"):
         shutil.rmtree(path, ignore_errors=True)
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from engine.processes import process_start
@@ -41,9 +42,9 @@ def test_killed_run_of_two_ranks_ends_them_and_matches_an_uninterrupted_one(tmp_
     killed = tmp_path / "killed"
     process = _start(killed, ranks=2)
     _wait(lambda: _newest(killed) >= 2, process)
-    children = [int(pid) for pid in _children(process.pid)]
-    assert len(children) == 2
-    starts = {pid: process_start(pid) for pid in children}
+    ranks = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_rank(child)]
+    assert len(ranks) == 2
+    starts = {rank.pid: process_start(rank.pid) for rank in ranks}
     process.kill()
     process.wait()
     length = _newest(killed) + 2
@@ -54,12 +55,10 @@ def test_killed_run_of_two_ranks_ends_them_and_matches_an_uninterrupted_one(tmp_
     assert_same_end(tmp_path / "whole", killed)
 
 
-def _children(pid: int) -> list[str]:
-    return [
-        child
-        for task in Path(f"/proc/{pid}/task").iterdir()
-        for child in (task / "children").read_text().split()
-    ]
+def _is_rank(process: psutil.Process) -> bool:
+    """Return whether a process is a rank, not the guard that started it."""
+    command = process.cmdline()
+    return "rank" in command and not any(part.endswith("guard.py") for part in command)
 
 
 def _start(run_dir: Path, *, ranks: int = 1) -> subprocess.Popen[bytes]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+from engine.processes import process_start
 from engine.processes.guarded import Ending, GuardedProcess, end_process, wait_until_ended
 
 
@@ -41,12 +42,14 @@ def test_descendants_end_with_the_command(tmp_path: Path) -> None:
     )
     process, log = GuardedProcess(), tmp_path / "log"
     process.start([sys.executable, "-c", script], {}, log=log)
+    deadline = time.monotonic() + 240
     while not log.read_text().strip():
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     pid = int(log.read_text())
     assert process.ending() is None
     end_process(process)
-    assert not psutil.pid_exists(pid)
+    assert process_start(pid) is None
     assert process.ending() is not None
 
 
@@ -61,8 +64,11 @@ def test_only_the_named_variables_are_inherited(tmp_path: Path, monkeypatch: pyt
     assert log.read_text() == "['KEPT_ONE', 'OWN']\n"
 
 
-def test_a_reserved_port_stays_free_until_the_kill() -> None:
+def test_a_reserved_port_is_given_to_nobody_until_the_kill() -> None:
     process = GuardedProcess()
-    host, port = process.reserve(1)
-    assert (host, port > 0) == ("127.0.0.1", True)
+    address = process.reserve(1)
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(address)
     process.kill()
+    with socket.socket() as other:
+        other.bind(address)

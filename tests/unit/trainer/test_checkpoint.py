@@ -21,6 +21,7 @@ from engine.models.loader import open_model
 from engine.orchestrator.training.progress import HELDOUT, TRAIN, TrainProgress
 from engine.trainer.checkpoints.checkpoint import (
     Checkpoint,
+    _remove_leftovers,
     load_latest,
     prune,
     read_checkpoint,
@@ -279,3 +280,13 @@ def test_write_errors_are_raised_by_the_next_wait(tmp_path: Path) -> None:
         writer.wait()
     writer.close()
     assert writer.finished() is None
+
+
+def test_a_checkpoint_that_a_killed_replacement_set_aside_is_put_back(tmp_path: Path) -> None:
+    """As ``replace_folder`` leaves it on file systems that cannot exchange folders."""
+    for name in (".00005-old-x/old", ".00006-old-y/old", "00006", ".saving-00005"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / ".00005-old-x/old/manifest.json").write_text("{}")
+    _remove_leftovers(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["00005", "00006"]
+    assert (tmp_path / "00005" / "manifest.json").exists()

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from engine.files import replace_folder
 from engine.inference.base import WeightStream
 
 BUCKET_BYTES = 1 << 30
@@ -62,8 +63,7 @@ class WriteFolder:
                 save_file(named, draft / "adapter_model.safetensors", metadata={"format": "pt"})
                 settings = {**weights.adapter, "base_model_name_or_path": self.base}
                 (draft / "adapter_config.json").write_text(json.dumps(settings))
-            shutil.rmtree(self.folder, ignore_errors=True)
-            draft.rename(self.folder)
+            replace_folder(draft, self.folder)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         num_bytes = sum(info.num_bytes for info in weights.infos.values())
