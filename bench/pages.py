@@ -35,8 +35,8 @@ READY = """(selector) => {
 
 def fill(*, iterations: int, steps: int) -> dict[str, tuple[str, str]]:
     """Create the runs; return each page's address and the selector of its first readable content."""
-    from tests.builders.page_builders import add_iteration, make_yard
-    from tests.builders.web_builders import launched, make_run
+    from tests.builders.web.page_builders import add_iteration, make_yard
+    from tests.builders.web.web_builders import launched, make_run
 
     yard = make_yard(iterations=3, group_size=8)
     for number in range(18):
@@ -87,7 +87,7 @@ def session_of(name: str, role: str = "operator") -> str:
     from django.conf import settings
     from django.test import Client
 
-    from tests.builders.web_builders import make_user
+    from tests.builders.web.web_builders import make_user
     from webapp.core.permissions import Role
 
     client = Client()

@@ -12,7 +12,7 @@ from engine.events.sandboxes import CLOCK_BOUNDS_S
 from engine.sandbox.base import Sandbox, SandboxSpec
 from engine.sandbox.conformance import CHECKS
 from engine.sandbox.local.backend import LocalBackend
-from tests.builders.event_builders import T0
+from tests.builders.web.event_builders import T0
 
 SHORT_CONFORMANCE = [
     check

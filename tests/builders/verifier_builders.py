@@ -15,7 +15,7 @@ from engine.events.delivery.control import Control
 from engine.events.delivery.spool import SpoolSink
 from engine.events.types import RunStarted, StepFinished, TrajectoryFinished, TrajectoryRef, TrajectoryStarted
 from engine.orchestrator.context import RunContext
-from tests.builders.event_builders import spooled
+from tests.builders.web.event_builders import spooled
 from tests.builders.rollout_builders import make_row
 
 TASKS = ("a" * 16, "b" * 16)

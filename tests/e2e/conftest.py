@@ -19,7 +19,7 @@ from django.db import connection, connections
 from django.test import Client
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.builders.web_builders import PASSWORD, make_user
+from tests.builders.web.web_builders import PASSWORD, make_user
 from tests.ports import reserved_port
 from webapp.core.permissions import Role
 

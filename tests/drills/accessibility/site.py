@@ -10,10 +10,10 @@ from typing import Any
 
 from django.conf import settings
 
-from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
-from tests.builders.event_builders import T0, Stream
-from tests.builders.page_builders import Yard
-from tests.builders.web_builders import launched, make_run, post
+from tests.builders.web.evaluation_builders import FIRST, SECOND, evaluated, scored
+from tests.builders.web.event_builders import T0, Stream
+from tests.builders.web.page_builders import Yard
+from tests.builders.web.web_builders import launched, make_run, post
 from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
 from tests.e2e.pages.test_sandboxes import busy_yard
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests

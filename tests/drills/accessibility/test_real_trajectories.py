@@ -16,7 +16,7 @@ from django.test import Client
 from playwright.sync_api import BrowserContext, Page
 
 from tests.builders.commands import run_command
-from tests.builders.web_builders import make_user
+from tests.builders.web.web_builders import make_user
 from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
 from webapp.core.contexts.frame import group_url, run_url, trajectory_url

@@ -14,7 +14,7 @@ from django.test import Client, RequestFactory
 from django.urls import resolve, reverse
 from playwright.sync_api import Browser, BrowserContext, Page, Route
 
-from tests.builders.web_builders import make_user
+from tests.builders.web.web_builders import make_user
 from tests.drills.accessibility.site import Site, addresses, make_site
 from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from channels.layers import channel_layers, get_channel_layer
 
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import launched, post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import launched, post
 from tests.ports import reserved_port
 from webapp.core.services.notifications import RUNS_GROUP, _send_all
 from webapp.supervisor.embedded import EmbeddedRedis

@@ -21,7 +21,7 @@ from engine.trainer.factory import TrainingSetup
 from engine.trainer.processes.group import TrainerGroup
 from engine.trainer.processes.rank import RankSettings
 from tests.builders.process_memory import forget_peak, memory
-from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.chat.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.builders.trainer_builders import make_run, pids_of
 from tests.unit.trainer.builders.weight_consumers import IDS, Drop, Hoard, Store

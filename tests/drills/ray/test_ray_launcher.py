@@ -12,7 +12,7 @@ from django.utils import timezone
 from engine.config.run import with_overrides
 from engine.types import RunState
 from tests.builders.ray_clusters import RayCluster
-from tests.builders.web_builders import make_run
+from tests.builders.web.web_builders import make_run
 from tests.integration.runs.test_workers import attempt, wait_for
 from webapp.models import Event, Run, RunAttempt
 from webapp.runs.selectors.folders import run_folder

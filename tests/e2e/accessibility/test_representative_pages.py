@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Page
 
-from tests.builders.page_builders import make_yard
+from tests.builders.web.page_builders import make_yard
 from tests.e2e.accessibility.audit import Walk
 from tests.e2e.conftest import aside
 

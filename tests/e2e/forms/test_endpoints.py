@@ -13,7 +13,7 @@ from django.conf import settings
 from django.test import Client
 from playwright.sync_api import Page, expect
 
-from tests.builders.web_builders import make_user
+from tests.builders.web.web_builders import make_user
 from tests.e2e.conftest import aside
 from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints

@@ -7,8 +7,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
-from tests.builders.page_builders import make_dataset
+from tests.builders.web.evaluation_builders import FIRST, SECOND, evaluated, scored
+from tests.builders.web.page_builders import make_dataset
 from tests.e2e.conftest import aside
 from webapp.models import Run, Task
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import Dialog, Page, expect
 
-from tests.builders.page_builders import Yard, add_iteration, add_live_step, make_yard
+from tests.builders.web.page_builders import Yard, add_iteration, add_live_step, make_yard
 from tests.builders.sandbox_builders import lease, pool
 from tests.e2e.conftest import aside
 

@@ -8,8 +8,8 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.builders.page_builders import add_group, add_iteration, add_live_step, make_yard
-from tests.builders.web_builders import PASSWORD
+from tests.builders.web.page_builders import add_group, add_iteration, add_live_step, make_yard
+from tests.builders.web.web_builders import PASSWORD
 from tests.e2e.conftest import aside
 
 pytestmark = [pytest.mark.e2e]

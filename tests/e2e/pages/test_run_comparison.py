@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import Page, expect
 
-from tests.builders.web_builders import make_run
+from tests.builders.web.web_builders import make_run
 from tests.e2e.conftest import aside
 from webapp.models import Iteration, Run
 

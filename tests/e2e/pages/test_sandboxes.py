@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.builders.page_builders import Yard, make_yard
+from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.sandbox_builders import clock, lease, pool
 from tests.e2e.conftest import aside
 from webapp.models import AuditEntry

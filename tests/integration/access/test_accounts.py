@@ -21,7 +21,7 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.builders.commands import run_command
-from tests.builders.web_builders import PASSWORD, bearer, launched, make_user, sign_in
+from tests.builders.web.web_builders import PASSWORD, bearer, launched, make_user, sign_in
 from webapp.accounts.services import accounts
 from webapp.core import rates
 from webapp.core.permissions import Role

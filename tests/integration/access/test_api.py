@@ -12,8 +12,8 @@ from django.test import Client
 
 from engine.config.run import TrainRun, load_run_config
 from engine.types import RunState
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import bearer, hand_over, launched, make_user, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import bearer, hand_over, launched, make_user, post
 from webapp.accounts.services import accounts
 from webapp.core.permissions import Role
 from webapp.models import ApiToken, AuditEntry, Dataset, Run, Task, TaskAnswer, Trajectory

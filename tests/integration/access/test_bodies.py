@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from channels.db import database_sync_to_async
 
-from tests.builders.web_builders import launched
+from tests.builders.web.web_builders import launched
 from webapp.ingestion.bodies import MAX_OTHER, BodyLimit
 from webapp.ingestion.services.ingest import MAX_BYTES
 

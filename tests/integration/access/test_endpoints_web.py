@@ -20,7 +20,7 @@ from django.test import Client
 
 from engine.errors import ConfigError
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.web_builders import make_user
+from tests.builders.web.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.core.services import sealing
 from webapp.endpoints.services import endpoints, places

@@ -15,7 +15,7 @@ from engine.inference.endpoint import keys
 from engine.redaction import Redactor, add_secrets
 from engine.types import RunState
 from tests.builders.commands import run_command
-from tests.builders.web_builders import launched, make_run, relaunched, signed_in
+from tests.builders.web.web_builders import launched, make_run, relaunched, signed_in
 from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints
 from webapp.models import AuditEntry, Dataset

@@ -12,8 +12,8 @@ import pytest
 from django.test import Client
 from pydantic import ValidationError
 
-from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import signed_in
+from tests.builders.web.page_builders import Yard, make_yard
+from tests.builders.web.web_builders import signed_in
 from tests.unit.webapp.test_permissions import arguments, patterns
 from webapp.api.app import api
 from webapp.core.permissions import Person, Role

@@ -15,7 +15,7 @@ from engine.config.access.places import Allowed
 from engine.errors import ConfigError
 from engine.types import RunState
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.web_builders import launched, make_run, make_user
+from tests.builders.web.web_builders import launched, make_run, make_user
 from webapp.core.permissions import Role
 from webapp.endpoints.services import places
 from webapp.models import Run

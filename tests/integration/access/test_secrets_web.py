@@ -18,8 +18,8 @@ from engine import redaction
 from engine.events.delivery.spool import read_lines
 from engine.redaction import Redactor, add_secrets
 from engine.types import RunState
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import launched, make_run, make_user, post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import launched, make_run, make_user, post
 from webapp.core.permissions import Role
 from webapp.datasets.services import datasets
 from webapp.models import Run, Trajectory

@@ -17,8 +17,8 @@ from django.utils import timezone
 from engine.config.recipes import resolve
 from engine.errors import ConfigError
 from engine.types import RunState
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import make_run
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import make_run
 from webapp.ingestion.services import ingest
 from webapp.ingestion.services.secrets import endpoints_of
 from webapp.models import AuditEntry, Iteration, Run, Step, Trajectory

@@ -15,8 +15,8 @@ from django.test.utils import CaptureQueriesContext
 from engine.evaluation.attempts import is_solved
 from engine.tokens import TokenRecord
 from engine.types import TerminationReason, Verdict
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, post, snapshot, stored_log
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, post, snapshot, stored_log
 from webapp.ingestion.services import ingest
 from webapp.models import Evaluation, Event, Group, Iteration, Step, TokenBlob, Trajectory
 

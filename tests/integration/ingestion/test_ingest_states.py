@@ -11,8 +11,8 @@ from psycopg.errors import UniqueViolation
 
 from engine.errors import ConfigError
 from engine.types import RunState
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, post, relaunched, snapshot
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, post, relaunched, snapshot
 from webapp.core.services.copying import copy_rows
 from webapp.ingestion.services import heartbeats, ingest, projections
 from webapp.models import (

@@ -13,8 +13,8 @@ from django.test import Client
 
 from engine.events.token_block import encode
 from engine.tokens import TOKEN_COLUMNS, TokenRecord
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_user, sign_in
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_user, sign_in
 from webapp.core.permissions import Role
 from webapp.ingestion.services import ingest
 from webapp.models import Event, TokenBlob, Trajectory

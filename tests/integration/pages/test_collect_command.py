@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import post
 from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Experiment, Run, Task
 from webapp.runs.services import attempts

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_user, post, snapshot
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_user, post, snapshot
 from webapp.core.permissions import Role
 from webapp.models import Run, Step, Trajectory
 from webapp.runs.services import attempts

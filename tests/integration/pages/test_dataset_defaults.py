@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from tests.builders.web_builders import make_user
+from tests.builders.web.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.models import Dataset, Run, Task
 from webapp.runs.services import runs

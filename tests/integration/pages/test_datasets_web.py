@@ -15,8 +15,8 @@ from engine.datasets.imported_trajectories import print_ndjson
 from engine.errors import DatasetError
 from engine.types import RunState
 from tests.builders.commands import run_command
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, make_user, post, signed_in
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, make_user, post, signed_in
 from webapp.accounts.services import accounts
 from webapp.accounts.services.accounts import AccountError
 from webapp.core.permissions import Role

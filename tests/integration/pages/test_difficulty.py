@@ -13,8 +13,8 @@ from engine.datasets.health import select
 from engine.datasets.store import load_dataset, save_dataset
 from engine.errors import ConfigError
 from engine.types import TaskRow
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, post
 from tests.unit.datasets.test_health import make_row
 from webapp.datasets.selectors import difficulty
 from webapp.datasets.selectors.difficulty import SolveRate

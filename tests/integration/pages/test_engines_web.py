@@ -8,8 +8,8 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
-from tests.builders.event_builders import T0, Stream
-from tests.builders.web_builders import launched, make_user, post, relaunched, snapshot
+from tests.builders.web.event_builders import T0, Stream
+from tests.builders.web.web_builders import launched, make_user, post, relaunched, snapshot
 from webapp.core.permissions import Role
 from webapp.ingestion.services.engines import INTERVAL_S
 from webapp.models import EngineReport, EngineSample

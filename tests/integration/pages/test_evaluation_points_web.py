@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import ConfigError
 from tests.builders.commands import CommandFailedError, command_result, run_command
-from tests.builders.evaluation_builders import (
+from tests.builders.web.evaluation_builders import (
     FIRST,
     Outcomes,
     end_evaluation,
@@ -20,9 +20,9 @@ from tests.builders.evaluation_builders import (
     rollout,
     scored,
 )
-from tests.builders.event_builders import Stream, ref
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, post, relaunched, signed_in
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import launched, post, relaunched, signed_in
 from webapp.core.permissions import Role
 from webapp.evaluations.contexts.comparison import compare_evaluations
 from webapp.evaluations.contexts.report import Question, Report, evaluation_report

@@ -15,9 +15,9 @@ from engine.verifiers.selection.curves import curves
 from engine.verifiers.selection.rules import named_rules
 from engine.verifiers.selection.tables import read_table
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.evaluation_builders import FIRST, SECOND, evaluated, scored
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import signed_in
+from tests.builders.web.evaluation_builders import FIRST, SECOND, evaluated, scored
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import signed_in
 from webapp.core.permissions import Role
 from webapp.models import Trajectory
 

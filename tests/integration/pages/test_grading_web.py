@@ -15,8 +15,8 @@ from django.db import connection
 from django.test import Client
 
 from engine.grading.official.prediction_files import read_predictions
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, make_user, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, make_user, post
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.ingestion.services.ingest import MalformedError

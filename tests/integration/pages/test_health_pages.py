@@ -18,9 +18,9 @@ from engine.grading.counterfactual.base import Reference
 from engine.grading.counterfactual.store import FileReferences
 from engine.types import TaskRow, Verdict
 from tests.builders.commands import run_command
-from tests.builders.event_builders import Stream
-from tests.builders.html_regions import inner_html, tight
-from tests.builders.web_builders import bearer, make_user, post, signed_in
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.html_regions import inner_html, tight
+from tests.builders.web.web_builders import bearer, make_user, post, signed_in
 from tests.unit.datasets.test_health import make_row, record
 from webapp.accounts.services import accounts
 from webapp.core.permissions import Role

@@ -18,8 +18,8 @@ from engine.events.health import (
     append,
 )
 from engine.types import TaskRow
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import launched, make_user, post
 from tests.unit.datasets.test_health import make_row
 from tests.unit.datasets.test_health import record as make_record
 from webapp.core.permissions import Role

@@ -16,7 +16,7 @@ from engine.datasets.importers.run import import_dataset
 from engine.errors import ConfigError
 from engine.orchestrator.importing import obstacle
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.web_builders import make_user, signed_in
+from tests.builders.web.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
 from webapp.core.permissions import Role
 from webapp.datasets.services import datasets

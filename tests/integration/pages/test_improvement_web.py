@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.builders.event_builders import Stream, ref
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import launched, post
 from webapp.models import Alert, Evaluation, Iteration, Trajectory
 from webapp.runs.services import attempts, runs
 

@@ -15,9 +15,9 @@ from engine.events.stored_trajectories import TRAJECTORIES_FILE, read_trajectori
 from engine.events.token_block import decode
 from engine.types import RunState, TerminationReason, Verdict
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.event_builders import TOKENS, Stream
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web.event_builders import TOKENS, Stream
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import launched, make_user, post
 from webapp.core.permissions import Role
 from webapp.models import Run, Task, Trajectory
 from webapp.rollouts.selectors import learning

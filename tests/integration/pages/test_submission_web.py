@@ -18,10 +18,10 @@ from django.test import Client
 
 from engine.evaluation.submission_checks import check_submission
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
-from tests.builders.event_builders import Stream, ref
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post, streamed
+from tests.builders.web.evaluation_builders import FIRST, end_evaluation, evaluate, evaluated, scored
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import launched, make_user, post, streamed
 from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Run
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from channels.layers import channel_layers
 
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import launched, make_run, post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import launched, make_run, post
 from webapp.core import dispatch
 from webapp.models import Event
 from webapp.runs.services import runs

@@ -14,7 +14,7 @@ from engine.orchestrator import execute
 from tests.integration import toy_yard
 from tests.integration.toy_records import of_type
 from tests.integration.toy_yard import events, open_context
-from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.chat.chat_templates import TEMPLATES
 from tests.unit.models.tiny_families import write_tiny
 
 _FAMILY = "gpt_oss"

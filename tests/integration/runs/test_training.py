@@ -19,7 +19,7 @@ from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.types import RunState
 from tests.builders.cut_runs import cut_off
-from tests.builders.web_builders import launched
+from tests.builders.web.web_builders import launched
 from tests.fakes.ingest_server import terminal_keys
 from tests.integration import toy_yard
 from tests.integration.toy_records import (

@@ -21,7 +21,7 @@ from engine.processes import process_start
 from engine.storage.manifest import Manifest, Segment
 from engine.storage.store import Store
 from engine.types import RunState
-from tests.builders.web_builders import make_run
+from tests.builders.web.web_builders import make_run
 from webapp.models import Alert, AuditEntry, Event, Run, RunAttempt
 from webapp.runs.selectors.folders import run_folder
 from webapp.runs.services import attempts, runs, states

@@ -21,7 +21,7 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.sandbox.local.images import build_image
 from engine.sandbox.pool.pool import SandboxPool
 from engine.types import RunState
-from tests.builders.web_builders import launched
+from tests.builders.web.web_builders import launched
 from webapp.ingestion.services import ingest
 from webapp.models import Pool, Reaper, Sandbox
 from webapp.runs.services import attempts

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
-from tests.builders.evaluation_builders import rollout, scored
-from tests.builders.event_builders import Stream, ref
-from tests.builders.html_regions import inner_html
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web.evaluation_builders import rollout, scored
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.html_regions import inner_html
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import launched, make_user, post
 from webapp.core.contexts.frame import group_url, trajectory_url
 from webapp.core.permissions import Role
 from webapp.models import Trajectory

@@ -14,11 +14,11 @@ from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.errors import ConfigError
 from engine.verifiers.selection.tables import read_table
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.evaluation_builders import FIRST, evaluated, rollout, scored
-from tests.builders.event_builders import Stream, ref
-from tests.builders.html_regions import inner_html
-from tests.builders.page_builders import make_dataset
-from tests.builders.web_builders import launched, make_user, post, snapshot, streamed
+from tests.builders.web.evaluation_builders import FIRST, evaluated, rollout, scored
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.html_regions import inner_html
+from tests.builders.web.page_builders import make_dataset
+from tests.builders.web.web_builders import launched, make_user, post, snapshot, streamed
 from tests.integration.verifiers.test_scores_web import HOSTILE, folder_of, reader
 from webapp.core.permissions import Role
 from webapp.datasets.selectors import datasets as dataset_reads

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from engine.errors import EndpointRefusedError
-from tests.builders.endpoint_builders import FAILED, KEY, OK, TOOLS, opened
+from tests.builders.web.endpoint_builders import FAILED, KEY, OK, TOOLS, opened
 from tests.fakes.openai_server import Reply, openai_server
 
 CALL = Reply(calls=[("finish", '{"command": "submit"}')])

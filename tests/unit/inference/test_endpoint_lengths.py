@@ -16,7 +16,7 @@ from engine.errors import ContextLengthError, EndpointRefusedError, ModelError
 from engine.inference.endpoint.failures import Failure, classify
 from engine.inference.endpoint.lengths import LengthRefusal, RequestLength
 from engine.models.chat.base import Message
-from tests.builders.endpoint_builders import OK, TALK, opened, request
+from tests.builders.web.endpoint_builders import OK, TALK, opened, request
 from tests.fakes.openai_server import Reply, openai_server
 
 URL = httpx2.Request("POST", "http://h/v1/chat/completions")

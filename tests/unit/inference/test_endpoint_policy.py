@@ -17,7 +17,7 @@ from engine.inference.base import ChatResponse
 from engine.inference.endpoint import client, policy
 from engine.models.chat.base import Message
 from engine.tools.parser import NativeCall
-from tests.builders.endpoint_builders import FAILED, KEY, OK, TALK, TOOLS, attempt, opened, request, until
+from tests.builders.web.endpoint_builders import FAILED, KEY, OK, TALK, TOOLS, attempt, opened, request, until
 from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
 
 

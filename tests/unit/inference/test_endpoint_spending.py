@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import ModelError, SpendLimitError
 from engine.inference.endpoint.messages import estimate_tokens
-from tests.builders.endpoint_builders import (
+from tests.builders.web.endpoint_builders import (
     FAILED,
     OK,
     TALK,

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig
 
 from engine.models.published.networks import build_causal
-from tests.unit.models.chat_templates import chat_tokenizer
+from tests.unit.models.chat.chat_templates import chat_tokenizer
 
 _SIZES = {
     "vocab_size": 320,

@@ -41,7 +41,7 @@ from engine.rollout.environments import FrozenLakeEnvironments
 from engine.rollout.summary import RolloutSummary
 from engine.tools.schemas import SWE_TOOLS
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
-from tests.builders.event_builders import spooled
+from tests.builders.web.event_builders import spooled
 from tests.builders.rollout_builders import (
     SOURCE,
     SUBMIT,

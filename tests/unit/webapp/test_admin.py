@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tests.builders.web_builders import make_user, sign_in
+from tests.builders.web.web_builders import make_user, sign_in
 from webapp.core.permissions import Role, role_of
 from webapp.models import AuditEntry, Experiment
 

@@ -17,7 +17,7 @@ from django.db import OperationalError
 
 from engine.errors import PreflightError
 from tests.builders.commands import command_result, run_command
-from tests.builders.web_builders import make_run, signed_in
+from tests.builders.web.web_builders import make_run, signed_in
 from webapp.cli import app
 from webapp.core.cli import at_most_one
 from webapp.core.permissions import Role

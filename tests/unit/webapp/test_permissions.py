@@ -12,9 +12,9 @@ from django.contrib.auth.models import Group
 from django.test import Client
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
 
-from tests.builders.html_regions import form_targets, links
-from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import hand_over, make_user, signed_in
+from tests.builders.web.html_regions import form_targets, links
+from tests.builders.web.page_builders import Yard, make_yard
+from tests.builders.web.web_builders import hand_over, make_user, signed_in
 from webapp.accounts.services import accounts
 from webapp.api.app import api
 from webapp.core.permissions import Role, role_of

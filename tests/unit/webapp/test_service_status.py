@@ -12,7 +12,7 @@ import pytest
 from django.db import OperationalError, connection
 from django.test import Client, RequestFactory
 
-from tests.builders.web_builders import make_user
+from tests.builders.web.web_builders import make_user
 from tests.ports import reserved_port
 from webapp.core.permissions import Role
 from webapp.supervisor.middleware import OutageMiddleware

@@ -14,8 +14,8 @@ from django.utils import timezone
 
 from engine.config.run import AnyRun
 from engine.types import RunState
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, post, relaunched
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, post, relaunched
 from webapp.models import Alert, Iteration, Run, RunAttempt, Score, Trajectory
 from webapp.runs.selectors.folders import run_folder
 from webapp.runs.services import attempts, runs

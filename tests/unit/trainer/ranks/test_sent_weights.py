@@ -19,7 +19,7 @@ from engine.trainer.checkpoints.checkpoint import write_snapshot
 from engine.trainer.export import export_policy
 from engine.trainer.factory import TrainingSetup
 from engine.trainer.trainer import Trainer
-from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.chat.chat_templates import TEMPLATES
 from tests.unit.models.small import recomputed
 from tests.unit.models.tiny_families import write_tiny
 from tests.unit.trainer.builders.rl_model import make_groups, make_model

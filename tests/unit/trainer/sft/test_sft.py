@@ -47,7 +47,7 @@ from engine.trainer.sft.muon import Muon, MuonWithAdam, orthogonalise
 from engine.trainer.sft.stream import batches
 from engine.trainer.sft.training import learning_rate_factor, train_sft
 from tests.fakes.bytes_tokenizer import BytesTokenizer
-from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.chat.chat_templates import TEMPLATES
 from tests.unit.models.small import VOCAB, model, prompt, tokenizer
 from tests.unit.models.tiny_families import tiny_config, write_tiny
 

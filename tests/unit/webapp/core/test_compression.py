@@ -10,8 +10,8 @@ from django.conf import settings
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 
-from tests.builders.page_builders import make_yard
-from tests.builders.web_builders import make_user
+from tests.builders.web.page_builders import make_yard
+from tests.builders.web.web_builders import make_user
 from webapp.core.compression import CompressionMiddleware
 from webapp.core.permissions import Role
 

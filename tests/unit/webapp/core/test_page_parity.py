@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import hand_over, make_run, signed_in
+from tests.builders.web.page_builders import Yard, make_yard
+from tests.builders.web.web_builders import hand_over, make_run, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Alert, AuditEntry, Experiment, Trajectory
 

@@ -11,7 +11,7 @@ import pytest
 
 from engine.terminal import visible_line, visible_text
 from tests.builders.commands import CommandFailedError, command_result, run_command
-from tests.builders.web_builders import make_run
+from tests.builders.web.web_builders import make_run
 from webapp.core.cli import escaped_streams, warn
 from webapp.core.logs import RedactingFormatter
 from webapp.models import Run

@@ -15,8 +15,8 @@ from engine.types import (
     TestOutcome,
     Verdict,
 )
-from tests.builders.kind_builders import KINDS, make_kind
-from tests.builders.page_builders import make_yard
+from tests.builders.web.kind_builders import KINDS, make_kind
+from tests.builders.web.page_builders import make_yard
 from webapp.core.contexts.event_words import event_words
 from webapp.core.contexts.words import in_words
 from webapp.models import Event

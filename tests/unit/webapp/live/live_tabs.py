@@ -14,8 +14,8 @@ from django.conf import settings as django_settings
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.page_builders import Yard, add_live_step, make_yard
-from tests.builders.web_builders import hand_over, make_user
+from tests.builders.web.page_builders import Yard, add_live_step, make_yard
+from tests.builders.web.web_builders import hand_over, make_user
 from webapp.asgi import application
 from webapp.core.permissions import Role
 from webapp.models import Run

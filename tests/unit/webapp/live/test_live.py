@@ -15,9 +15,9 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.html_regions import chart_data, inner_html, tight
-from tests.builders.page_builders import Yard, add_iteration, add_live_step
-from tests.builders.web_builders import make_user
+from tests.builders.web.html_regions import chart_data, inner_html, tight
+from tests.builders.web.page_builders import Yard, add_iteration, add_live_step
+from tests.builders.web.web_builders import make_user
 from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
 from webapp.accounts.services import accounts
 from webapp.core.permissions import Role

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.events.types import EVENT_ADAPTER
-from tests.builders.event_builders import Stream, ref
+from tests.builders.web.event_builders import Stream, ref
 from tests.builders.sandbox_builders import pool
 from webapp.core.permissions import Role
 from webapp.ingestion.services.changes import MAX_NAMED, changes_of

@@ -15,7 +15,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.page_builders import Yard
+from tests.builders.web.page_builders import Yard
 from tests.unit.webapp.live.live_tabs import Tab, add_and_post, in_thread, populated, tab
 from webapp.core.permissions import Role
 from webapp.core.services import notifications

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import make_user, signed_in
+from tests.builders.web.page_builders import Yard, make_yard
+from tests.builders.web.web_builders import make_user, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Step, Trajectory
 from webapp.rollouts.contexts.actions import action_body

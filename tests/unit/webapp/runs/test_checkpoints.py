@@ -12,7 +12,7 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.web_builders import make_run, make_user, streamed
+from tests.builders.web.web_builders import make_run, make_user, streamed
 from webapp.core.permissions import Role
 from webapp.core.streaming import zipped_files
 from webapp.models import AuditEntry, Checkpoint, Evaluation, Run

@@ -9,9 +9,9 @@ import pytest
 from django.test import Client
 
 from tests.builders.commands import run_command
-from tests.builders.event_builders import Stream
-from tests.builders.html_regions import form_values
-from tests.builders.web_builders import launched, make_user, post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.html_regions import form_values
+from tests.builders.web.web_builders import launched, make_user, post
 from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run, Task

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from tests.builders.event_builders import Stream, ref
-from tests.builders.html_regions import inner_html
-from tests.builders.web_builders import launched, make_run, make_user, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.html_regions import inner_html
+from tests.builders.web.web_builders import launched, make_run, make_user, post
 from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run

@@ -8,7 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from engine.types import RunState
-from tests.builders.web_builders import launched, make_run
+from tests.builders.web.web_builders import launched, make_run
 from webapp.models import Run
 from webapp.runs.selectors.runs import condition_of
 from webapp.runs.services import attempts, runs

@@ -7,7 +7,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from tests.builders.web_builders import make_run, make_user
+from tests.builders.web.web_builders import make_run, make_user
 from tests.unit.webapp.runs.test_run_comparison import BEGAN, trained
 from webapp.core.permissions import Role
 from webapp.models import Evaluation, Group, Run

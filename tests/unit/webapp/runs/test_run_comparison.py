@@ -9,7 +9,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tests.builders.web_builders import make_run, make_user
+from tests.builders.web.web_builders import make_run, make_user
 from webapp.core.permissions import Role
 from webapp.experiments.contexts.run_comparison import compare_settings
 from webapp.models import Evaluation, Iteration, Run

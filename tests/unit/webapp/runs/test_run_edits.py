@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from tests.builders.commands import CommandFailedError, run_command
-from tests.builders.web_builders import hand_over, make_run, make_user
+from tests.builders.web.web_builders import hand_over, make_run, make_user
 from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Experiment, Run
 from webapp.runs.selectors import runs as reads

@@ -11,8 +11,8 @@ from django.test import Client
 from engine.config.presets import PRESETS
 from engine.config.recipes import RECIPES, resolve
 from engine.errors import ConfigError, Problem
-from tests.builders.html_regions import form_values
-from tests.builders.web_builders import make_user
+from tests.builders.web.html_regions import form_values
+from tests.builders.web.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.models import Dataset, Run, Task
 from webapp.runs.contexts.config_view import describe

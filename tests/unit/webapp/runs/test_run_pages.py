@@ -14,8 +14,8 @@ from django.utils.html import escape
 
 from engine.events.token_block import encode
 from engine.tokens import TokenRecord
-from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import hand_over, launched, make_run, make_user
+from tests.builders.web.page_builders import Yard, make_yard
+from tests.builders.web.web_builders import hand_over, launched, make_run, make_user
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot

@@ -7,9 +7,9 @@ import re
 import pytest
 from django.test import Client
 
-from tests.builders.html_regions import inner_html
-from tests.builders.kind_builders import KINDS, make_kind
-from tests.builders.web_builders import make_user
+from tests.builders.web.html_regions import inner_html
+from tests.builders.web.kind_builders import KINDS, make_kind
+from tests.builders.web.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.models import Run
 

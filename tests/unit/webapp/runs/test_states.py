@@ -8,8 +8,8 @@ import pytest
 from django.utils import timezone
 
 from engine.types import RunState
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, make_run, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, post
 from webapp.models import Run, RunAttempt, Trajectory
 from webapp.runs.services import states
 from webapp.runs.services.states import TRANSITIONS, IllegalTransitionError

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 
 from tests.builders.commands import run_command
-from tests.builders.page_builders import Yard, make_yard, timeline_of
-from tests.builders.web_builders import make_user
+from tests.builders.web.page_builders import Yard, make_yard, timeline_of
+from tests.builders.web.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.models import Trajectory
 from webapp.runs.contexts.timeline import build_timeline

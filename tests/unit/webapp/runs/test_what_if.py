@@ -10,8 +10,8 @@ import pytest
 from django.db.models import F
 
 from tests.builders.commands import run_command
-from tests.builders.page_builders import Yard, make_yard
-from tests.builders.web_builders import signed_in
+from tests.builders.web.page_builders import Yard, make_yard
+from tests.builders.web.web_builders import signed_in
 from webapp.core.permissions import Role
 from webapp.models import Group, Trajectory
 from webapp.rollouts.contexts.what_if import counterfactual

@@ -22,7 +22,7 @@ from engine.models.chat.rendered import RenderedChat
 from engine.tools.parser import NativeCall
 from engine.tools.schemas import SWE_TOOLS
 from tests.fakes.bytes_tokenizer import BytesTokenizer
-from tests.unit.models.chat_templates import (
+from tests.unit.models.chat.chat_templates import (
     FAMILIES,
     ORDINARY,
     SPECIALS,

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from tests.builders.event_builders import Stream
-from tests.builders.web_builders import launched, post
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.web_builders import launched, post
 from webapp.experiments import services as experiments
 from webapp.models import Dataset, Experiment, QuarantineDecision, Run, Task, TaskAnswer, Validation
 from webapp.runs.services import attempts, runs

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from engine.config.run import TrainRun
-from tests.drills.kills.test_training import uninterrupted
+from tests.drills.kills.runs.test_training import uninterrupted
 from tests.integration import toy_yard
 from tests.integration.toy_records import assert_same_state, expected_keys, of_type, sandboxes, weights
 from tests.integration.toy_yard import PATIENCE_S, engine_process, events, make_run_dir, wait_for

@@ -17,7 +17,7 @@ from tests.integration.toy_yard import (
     kill_when,
     make_run_dir,
 )
-from tests.unit.models.chat_templates import TEMPLATES
+from tests.unit.models.chat.chat_templates import TEMPLATES
 
 __all__ = ["home"]  # a fixture
 

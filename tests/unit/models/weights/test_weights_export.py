@@ -26,7 +26,7 @@ from engine.models.weights.safetensors_folder import SafetensorsFolder
 from engine.models.weights.source import read_tensor
 from engine.trainer.shards import stored_part
 from tests.unit.models import small
-from tests.unit.models.chat_templates import SPECIALS
+from tests.unit.models.chat.chat_templates import SPECIALS
 from tests.unit.models.tiny_families import write_tiny
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

@@ -12,7 +12,7 @@ import pytest
 from engine.config.policies import OraclePolicyConfig
 from engine.config.rollout import RolloutConfig
 from engine.types import RunState
-from tests.builders.web_builders import launched, relaunched
+from tests.builders.web.web_builders import launched, relaunched
 from tests.integration import toy_yard
 from tests.integration.toy_yard import events, finish, kill_when, make_run_dir
 from webapp.ingestion.services import ingest

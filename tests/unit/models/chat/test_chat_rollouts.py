@@ -21,7 +21,7 @@ from engine.tools.formats import ToolFormat
 from engine.types import TerminationReason
 from tests.builders.rollout_builders import SOURCE, make_row, swe_scheduler
 from tests.fakes.memory_sandbox import MemoryBackend
-from tests.unit.models.chat_templates import chat_tokenizer, open_family
+from tests.unit.models.chat.chat_templates import chat_tokenizer, open_family
 
 CASES = [
     ("qwen2", "xml", "keep"), ("qwen3", "native", "drop"), ("qwen3_moe", "native", "keep"),

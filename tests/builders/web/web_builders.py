@@ -11,7 +11,7 @@ from django.contrib.auth.models import User
 from django.db.models import Model
 from django.test import AsyncClient, Client
 
-from tests.builders.event_builders import Stream
+from tests.builders.web.event_builders import Stream
 from webapp.accounts.services import accounts
 from webapp.core.permissions import Role
 from webapp.ingestion.services import ingest

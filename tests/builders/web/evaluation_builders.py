@@ -8,8 +8,8 @@ from typing import Any
 
 from django.conf import settings
 
-from tests.builders.event_builders import Stream, ref
-from tests.builders.web_builders import launched, post
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, post
 from webapp.models import Run, Task
 from webapp.runs.services import runs
 
