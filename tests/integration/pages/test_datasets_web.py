@@ -104,7 +104,7 @@ def funnel_page(**provenance: Any) -> str:
 def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
     page = funnel_page(funnel=STAGES, examples=EXAMPLES, seed=3)
     assert "From commits to tasks" in page
-    assert 'tests pass before the change, too <span class="num">5</span>' in page
+    assert 'tests already pass before the change <span class="num">5</span>' in page
     assert "25.0 %" in page
     assert f"<code>{'a' * 12}</code>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page

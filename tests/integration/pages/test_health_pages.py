@@ -118,7 +118,7 @@ def test_health_page_and_api_count_mutated_tests(rows: list[TaskRow], tmp_path: 
     assert "1,939 tests of 2 tasks" in shown.replace("\u202f", ",")
     assert "not audited" in shown
     page = text(viewer, f"/datasets/d/tasks/{rows[1].task.id}/")
-    assert "0 other value, 0 changed, 0 added, 5 none" in page
+    assert "0 by value, 0 by condition, 0 by assertion, 5 not mutable" in page
     assert "no test file in a known language was found" in page
     task_health = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
     assert task_health["validations"][0]["coverage"] == coverage[0].model_dump()

@@ -10,7 +10,7 @@ _WORDS = {
     "merge": "merge commit", "first_commit": "first commit", "revert": "revert", "cherry_pick": "cherry-pick",
     "empty": "no change", "duplicate": "same change as another commit", "too_many_files": "too many files",
     "too_large": "too many lines", "unreadable": "not readable", "no_code": "no code outside of tests",
-    "native_code": "compiled code", "no_syntax": "not this Python's syntax",
+    "native_code": "compiled code", "no_syntax": "invalid syntax for this Python",
     "no_real_change": "comments, docstrings or formatting only", "no_tests": "no changed tests",
     "not_tried": "not tried: enough tasks", "tree": "could not be unpacked",
     "python_version": "another Python version",
@@ -18,7 +18,7 @@ _WORDS = {
     "index": "the package index did not answer", "error": "unexpected error",
     "no_tests_run": "no test passes after the change", "timeout": "time limit",
     "runner_changed": "test runner changed", "collection": "new tests cannot be collected before the change",
-    "no_difference": "tests pass before the change, too", "unstable": "outcomes differ between runs",
+    "no_difference": "tests already pass before the change", "unstable": "outcomes differ between runs",
     "statement": "no statement without a leak", "not_wanted": "enough tasks",
 }  # fmt: skip
 

@@ -125,7 +125,7 @@ def build_left_out(dataset: Dataset, params: Mapping[str, str]) -> LeftOutContex
         crumbs=(
             Crumb("Datasets", reverse("dataset-list")),
             Crumb(dataset.name, reverse("dataset-detail", args=[dataset.name])),
-            Crumb("left out"),
+            Crumb("skipped rows"),
         ),
         dataset=dataset,
         kind=kind,
