@@ -32,7 +32,7 @@ def test_runs_are_compared_by_keyboard(page: Page) -> None:
     page.goto("/runs/")
     for key in ("j", "x", "j", "x"):
         page.keyboard.press(key)
-    page.get_by_role("button", name="Compare chosen").press("Enter")
+    page.get_by_role("button", name="Compare selected").press("Enter")
     page.wait_for_url(f"**/runs/compare/?runs={second.pk},{first.pk}")
     charts = page.locator("#compared-charts")
     expect(charts.locator("canvas")).to_have_count(2)

@@ -200,7 +200,7 @@ def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
     """
     runs, left_out, invalid = _read(texts)
     if invalid or left_out or not runs:
-        raise ValueError(f"name 1 to {MOST_RUNS} runs{f', not {invalid[0][:40]!r}' if invalid else ''}")
+        raise ValueError(f"expected 1 to {MOST_RUNS} runs{f', not {invalid[0][:40]!r}' if invalid else ''}")
     numbers = [run.pk for run in runs]
     differences, num_equal = compare_settings([run.config for run in runs])
     metrics = {*series_reads.reported_metrics(numbers), *series_reads.evaluation_keys(numbers)}
@@ -232,7 +232,7 @@ def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, o
     numbers, invalid = parse_runs(texts)
     keys = [key for key in params.get("keys", "").split(",") if key]
     if invalid or len(numbers) > MOST_RUNS or len(keys) > MOST_KEYS:
-        raise ValueError(f"name up to {MOST_RUNS} runs and {MOST_KEYS} metrics")
+        raise ValueError(f"expected at most {MOST_RUNS} runs and {MOST_KEYS} metrics")
     axis = Axis(params.get("x") or Axis.ITERATION)
     low, high = bounds(params)
     plain = [key for key in keys if not key.startswith(EVALUATION)]

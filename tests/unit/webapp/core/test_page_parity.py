@@ -112,5 +112,5 @@ def test_run_comparison_is_the_same_on_page_api_and_command(yard: Yard) -> None:
     for invalid in ("none", "999999", "", ",".join(map(str, range(1, 13)))):
         assert client.get(f"/api/v1/runs/compare?runs={invalid}").status_code == 422
     assert client.get(f"/api/v1/runs/series?runs={runs}&metrics=x&x=moon").status_code == 422
-    with pytest.raises(CommandFailedError, match="name 1 to 10 runs, not 'none'"):
+    with pytest.raises(CommandFailedError, match="expected 1 to 10 runs, not 'none'"):
         run_command("run", "compare", "none")

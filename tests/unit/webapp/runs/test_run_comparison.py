@@ -106,9 +106,9 @@ def test_compared_runs_are_selected_by_the_address(viewer: Client) -> None:
     assert [row.key for row in page.context["differences"]] == ["seed"]
     assert "1 setting differs" in page.content.decode()
     odd = viewer.get(f"/runs/compare/?runs={first.pk},{first.pk},999,x'<b>")
-    assert "There is no run x&#x27;&lt;b&gt;, 999" in odd.content.decode()
+    assert "Run not found: x&#x27;&lt;b&gt;, 999" in odd.content.decode()
     many = ",".join(str(trained(0).pk) for _ in range(12))
-    assert "2 more of the address are left out" in viewer.get(f"/runs/compare/?runs={many}").content.decode()
+    assert "2 more in the address were ignored" in viewer.get(f"/runs/compare/?runs={many}").content.decode()
     assert "No runs to compare yet" in viewer.get("/runs/compare/").content.decode()
 
 
