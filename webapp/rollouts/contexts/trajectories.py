@@ -110,7 +110,7 @@ def time_parts(trajectory: Trajectory) -> tuple[tuple[str, str, float], ...]:
         ("queued", "t-queue", trajectory.queue_seconds),
         ("image pull", "t-pull", trajectory.pull_seconds),
         ("sandbox start", "t-sandbox", trajectory.start_seconds),
-        ("patch and closing", "t-sandbox-rest", _sandbox_rest(trajectory)),
+        ("patch and teardown", "t-sandbox-rest", _sandbox_rest(trajectory)),
         ("model", "t-model", trajectory.model_seconds), ("tools", "t-tools", trajectory.tool_seconds),
         ("grading", "t-grading", trajectory.grading_seconds),
     ]  # fmt: skip
@@ -304,5 +304,5 @@ def _unread(filters: TrajectoryFilters) -> str:
     if not filters.q or filters.place not in ("", "observations"):
         return ""
     if not filters.looks_into("observations"):
-        return "Observations are searched once you name a run or a task."
+        return "Select a run or a task to search observations."
     return f"Observations are searched in the newest {OBSERVED} rollouts that pass the other filters."

@@ -64,7 +64,7 @@ def counterfactual(
     """
     config = parse_run_config(run.config)
     if not isinstance(config, TrainRun):
-        raise ConfigError(f"run {run.pk} is of kind {run.kind}: only training has an objective")
+        raise ConfigError(f"run {run.pk} is of kind {run.kind}; only training runs have an objective")
     groups = iteration_outcomes(run.pk, phase=phase, iteration=iteration)
     group = groups.pop(task_key, None)
     if group is None:
