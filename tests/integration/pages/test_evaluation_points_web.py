@@ -74,7 +74,7 @@ def test_a_running_evaluation_counts_tasks_whose_attempts_have_all_ended() -> No
     assert (current.rate.num_tasks, current.rate.rate) == (1, 1.0)
     text = page(run)
     assert "has not ended: the run is running" in text
-    assert "1 task whose attempts have all ended; 2 are left out" in text
+    assert "1 task whose attempts have all ended; 2 are excluded" in text
     body = signed_in(Role.VIEWER).get(f"/api/v1/runs/{run.pk}/evaluations/eval:heldout/0/report").json()
     assert (body["ended"], body["num_open_tasks"]) == (False, 2)
     posted = len(stream.lines)

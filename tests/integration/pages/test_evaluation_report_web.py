@@ -103,7 +103,7 @@ def test_comparison_reports_that_evaluations_have_different_tasks() -> None:
     keys = [f"{run.pk}:eval:heldout:0" for run in (first, second, other)]
     client = signed_in(Role.VIEWER)
     page = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[1]}).content.decode()
-    assert "graded different tasks. Compared: 2 that both graded. Left out: 1 of the first only, 1 of" in page
+    assert "graded different tasks. Compared: 2 graded by both. Excluded: 1 only in the first, 1" in page
     disjoint = client.get("/evaluations/compare/", {"first": keys[0], "second": keys[2]})
     assert "none of them in common" in disjoint.content.decode()
     refused = client.get("/api/v1/evaluations/compare", {"first": keys[0], "second": keys[2]})

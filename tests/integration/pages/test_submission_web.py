@@ -128,7 +128,7 @@ def test_rules_select_the_submitted_attempt_and_the_oracle_is_refused() -> None:
         ({"rule": "eb"}, "4 of 4 rollouts have no"),
         ({"rule": "eb", "tests": str(verifier.pk)}, "has no passes of tests"),
         ({"rule": "best"}, "there is no rule 'best'"),
-        ({"index": "-1"}, "'-1' is no whole number"),
+        ({"index": "-1"}, "expected a whole number"),
         ({"index": "99"}, "no task has attempt 99; their attempts are 0, 1, 2, 3"),
     )
     for choice, message in wrong:

@@ -169,10 +169,10 @@ def find_point(key: str) -> Point:
     phase, _, at = rest.rpartition(":")
     run_id, iteration = whole(number, most=MOST_ID), whole(at)
     if run_id is None or iteration is None or not phase:
-        raise ConfigError(f"'{key}' is no evaluation; write RUN:PHASE:ITERATION, such as 12:eval:heldout:40")
+        raise ConfigError(f"'{key}' is no evaluation; expected RUN:PHASE:ITERATION, as 12:eval:heldout:40")
     run = run_reads.get_run(run_id)
     if run is None:
-        raise ConfigError(f"there is no run {run_id}; choose one of those that are listed")
+        raise ConfigError(f"run {run_id} does not exist; select a listed run")
     return Point(run=run, phase=phase, iteration=iteration)
 
 
@@ -181,9 +181,7 @@ def _side(key: str) -> Side:
     stored = reads.stored_point(point)
     if not stored.attempts:
         open_tasks = f" ({stored.num_open_tasks} tasks are not complete yet)" if stored.num_open_tasks else ""
-        raise ConfigError(
-            f"{key} has no finished rollouts{open_tasks}; choose an evaluation or iteration that has"
-        )
+        raise ConfigError(f"{key} has no finished rollouts{open_tasks}; select one with finished rollouts")
     return Side(point=point, stored=stored)
 
 

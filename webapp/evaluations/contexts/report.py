@@ -275,7 +275,7 @@ def _curves(chosen: Sequence[StoredAttempt], question: Question) -> tuple[tuple[
     curves: Sequence[Curve] = ()
     try:
         if not candidates:
-            raise DatasetError("No rollout was graded, so there is nothing to select from.")
+            raise DatasetError("No rollout was graded, so no rollout can be selected.")
         names = [question.rule] if question.rule else [rule.name for rule in available_rules(candidates)]
         rules = named_rules(names, hybrid=Hybrid(keep=question.keep))
         unscored = unscored_tasks(candidates, rules)

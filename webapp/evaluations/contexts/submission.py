@@ -135,7 +135,7 @@ def _number(params: Mapping[str, str], name: str, *, most: int) -> int | None:
         return None
     number = whole(text, most=most)
     if number is None:
-        raise ConfigError(Problem(f"'{text}' is no whole number from 0 to {most}", name))
+        raise ConfigError(Problem(f"expected a whole number from 0 to {most}, not '{text}'", name))
     return number
 
 
