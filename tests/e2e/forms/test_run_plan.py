@@ -34,7 +34,7 @@ def test_assumption_can_be_changed_and_reset(page: Page) -> None:
     page.click("a[href='#assumptions']")
     page.fill("[name='assume.mfu']", "0.05")
     page.locator("[name='assume.mfu']").press("Tab")
-    expect(plan).to_contain_text("1 given by you")
+    expect(plan).to_contain_text("1 set by you")
     expect(plan.locator("dd").first).not_to_have_text(before)
     expect(page.locator(".differences [data-origin=hand] .num")).to_have_text("0")
     assert page.evaluate("document.activeElement.closest('.setting') !== null"), "the focus is kept"

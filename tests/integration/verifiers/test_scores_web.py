@@ -244,7 +244,7 @@ def test_scores_of_removed_rollouts_are_left_out_everywhere() -> None:
     point = Point(run=source, phase="train", iteration=1)
     assert [entry.num_scored for entry in verifiers(point)] == []
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
-    assert "2 scores of rollouts that a later attempt of their run removed or made again are left out" in page
+    assert "2 scores excluded: a later attempt of the run removed or repeated the rollouts" in page
     newest = relaunched(source, newer)
     third = Stream(epoch=newest.epoch, first_seq=second.next_seq)
     third.started()
@@ -258,7 +258,7 @@ def test_shown_scores_are_not_refreshed_until_the_run_ends() -> None:
     score(stream, 0, 0.5)
     post(claim, stream)
     page = inner_html(reader().get(f"/runs/{run.pk}/").content.decode(), "run-panel")
-    assert "Read them now" in page
+    assert "Update now" in page
     subscription = Subscription("run", run.pk, (), (("tab", "scores"),), Role.VIEWER)
     with CaptureQueriesContext(connection) as update:
         assert set(snapshot_of(subscription).html) == {*RUN_REGIONS} - {"run-panel"}
@@ -267,7 +267,7 @@ def test_shown_scores_are_not_refreshed_until_the_run_ends() -> None:
     post(claim, stream, 2)
     ended = snapshot_of(subscription).html["run-panel"]
     assert ended.count('data-key="score-') == 1
-    assert "Read them now" not in ended
+    assert "Update now" not in ended
 
 
 @pytest.mark.parametrize("follow", [False, True])
@@ -278,7 +278,7 @@ def test_page_names_runs_that_had_not_ended_when_they_were_read(*, follow: bool)
     post(claim, stream)
     folder_of(str(source.pk))
     run, _ = launched(draft(**{"verifier.runs": [str(source.pk)], "verifier.follow": follow}))
-    notice = f"Run {source.pk} had not ended when this run read it"
+    notice = f"Run {source.pk} had not ended when its rollouts were read"
     assert (notice in reader().get(f"/runs/{run.pk}/").content.decode()) is not follow
     stream.add("run_finished", state="succeeded")
     post(claim, stream, 1)

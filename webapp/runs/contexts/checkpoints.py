@@ -56,9 +56,10 @@ def build_checkpoints(run: Run) -> tuple[tuple[CheckpointRow, ...], int]:
         reference = reads.reference(run.pk, checkpoint.folder)
         forms = []
         if start:
-            forms.append(("Train from it", _form({"clone": str(run.pk), start: reference})))
+            forms.append(("Train from checkpoint", _form({"clone": str(run.pk), start: reference})))
         if isinstance(config, JudgeTrainingRun):
-            forms.append(("Verify with it", _form({"recipe": "verify", "policy.checkpoint": reference})))
+            query = {"recipe": "verify", "policy.checkpoint": reference}
+            forms.append(("Verify with checkpoint", _form(query)))
         elif evaluation:
             forms.append(("Evaluate", _form({**evaluation, "policy.checkpoint": reference})))
         rows.append(CheckpointRow(checkpoint, tuple(forms)))

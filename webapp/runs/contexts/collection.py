@@ -119,16 +119,16 @@ def _parts(
         ("excluded: lost to infrastructure", "infra", excluded),
         ("running", "running", running),
         ("being graded", "grading", grading),
-        ("left", "open", left or (0 if total else 1)),
+        ("remaining", "open", left or (0 if total else 1)),
     )
 
 
 def _waits(run: Run) -> str:
     match run.state:
         case RunState.DRAFT:
-            return "Nothing was collected yet: start the run."
+            return "No rollouts yet. Start the run."
         case RunState.QUEUED | RunState.STARTING:
-            return "Nothing was collected yet: the run waits for its process."
+            return "No rollouts yet. The run is waiting for its process."
         case state if state in ENDED:
             return "The run ended before its first rollout."
         case _:

@@ -18,7 +18,7 @@ _MARKS = {"ready": "passed", "left_out": "failed", "starting": "starting", "publ
 _CHARTS = (
     ("kv_use", "KV cache use", "share of the cache", 1.0),
     ("running", "Running requests", "requests", None),
-    ("waiting", "Waiting requests", "requests inside of engines", None),
+    ("waiting", "Waiting requests", "requests in engines", None),
     ("tokens_per_s", "Throughput", "generated tokens per second", None),
     ("prefix_hit_rate", "Prefix cache hit rate", "share of prompt tokens", 1.0),
 )

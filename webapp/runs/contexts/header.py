@@ -137,14 +137,14 @@ def controls_of(
         resume: label of the button that resumes an ended run; empty where there is none.
         lacks_scores: whether it is a verifier's run that has succeeded with some scores missing.
     """
-    stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight was closed.", "danger")
+    stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight is closed.", "danger")
     match state:
         case RunState.DRAFT:
             return (Control("start", "Start", css="primary"),)
         case RunState.QUEUED | RunState.STARTING:
             return (stop,)
         case RunState.RUNNING:
-            pause = Control("resume", "Do not pause") if desired == "pause" else Control("pause", "Pause")
+            pause = Control("resume", "Cancel pause") if desired == "pause" else Control("pause", "Pause")
             return (stop,) if desired == "stop" else (pause, stop)
         case RunState.PAUSED:
             return (stop,) if desired == "stop" else (Control("resume", "Resume", css="primary"), stop)
@@ -161,11 +161,11 @@ def waiting_for(state: str, desired: str) -> str:
     if state in ENDED or state in (RunState.DRAFT, RunState.QUEUED):
         return ""
     if state == RunState.STOPPING or desired == "stop":
-        return "stop asked for, waiting for the engine to acknowledge"
+        return "stop requested, waiting for the engine to acknowledge"
     if desired == "pause" and state != RunState.PAUSED:
-        return "pause asked for, takes effect when the work in flight is done"
+        return "pause requested, takes effect when the work in flight is done"
     if desired == "run" and state == RunState.PAUSED:
-        return "resume asked for, waiting for the engine to acknowledge"
+        return "resume requested, waiting for the engine to acknowledge"
     return ""
 
 

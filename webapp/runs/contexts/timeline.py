@@ -30,10 +30,10 @@ class _Words:
 
 LANES: Mapping[LaneName, _Words] = {
     "engines": _Words("Engines busy", "requests were in flight", "sampled longest"),
-    "trainer": _Words("Trainer busy", "the update ran; the rest is the wait for its batch", "ended last"),
-    "place": _Words("Place wait", "rollouts waited to be among those that act", "waited longest"),
+    "trainer": _Words("Trainer busy", "the update ran; otherwise it waited for its batch", "ended last"),
+    "place": _Words("Slot wait", "rollouts waited for a free rollout slot", "waited longest"),
     "sandbox": _Words("Sandbox wait", "rollouts waited for image and sandbox", "waited longest"),
-    "grading": _Words("Grading wait", "rollouts waited for their grade, tests included", "waited longest"),
+    "grading": _Words("Grading wait", "rollouts waited for grading, tests included", "waited longest"),
 }
 
 

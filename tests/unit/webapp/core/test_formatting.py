@@ -111,9 +111,9 @@ def test_controls_depend_on_current_and_desired_state() -> None:
     assert [c.action for c in controls_of("paused", "pause")] == ["resume", "stop"]
     assert [c.action for c in controls_of("failed", "run")] == ["resume"]
     assert controls_of("succeeded", "run") == ()
-    assert "pause asked for" in waiting_for("running", "pause")
+    assert "pause requested" in waiting_for("running", "pause")
     assert waiting_for("paused", "pause") == ""
-    assert "stop asked for" in waiting_for("stopping", "stop")
+    assert "stop requested" in waiting_for("stopping", "stop")
 
 
 def test_evaluations_are_compared_with_the_first_of_their_name() -> None:

@@ -166,12 +166,12 @@ async def test_new_tab_triggers_a_rendering_of_stale_content(
     yard, client = await in_thread(populated)()
     run = yard.run
     async with tabs(client, 1, page="run", run=run.pk) as before:
-        assert "silent since" not in before[0].regions["run-header"]
+        assert "no heartbeat since" not in before[0].regions["run-header"]
         await in_thread(Run.objects.update)(heartbeat_at=timezone.now() - timedelta(hours=1))
         monkeypatch.setattr(hub, "FRESH_S", 0.0)
         async with tabs(client, 1, page="run", run=run.pk) as later:
-            await wait_for_header(later[0], "silent since")
-        await wait_for_header(before[0], "silent since")
+            await wait_for_header(later[0], "no heartbeat since")
+        await wait_for_header(before[0], "no heartbeat since")
     assert rendered["run"] == 2
 
 

@@ -67,13 +67,13 @@ def text_of(client: Client, run: Run, region: str = "run-header") -> str:
 def test_progress_shows_counts_interval_rate_tokens_cost_and_time_left(operator: Client) -> None:
     run, _, _ = going(made())
     text = text_of(operator, run)
-    shown = "solved 12 not solved 18 excluded: lost to infrastructure 2 running 8 being graded 3 left 21"
+    shown = "solved 12 not solved 18 excluded: lost to infrastructure 2 running 8 being graded 3 remaining 21"
     assert shown in text
     assert "Rollouts 32 of 64" in text
     assert "Solved so far 40.0 % 95 %: 24.6 % – 57.7 %" in text
     assert "about 1 min 36 s left" in text
     assert text.count("1 min 36 s") == 1
-    assert "Rollouts a minute 20 last ten minutes" in text
+    assert "Rollouts per minute 20 last ten minutes" in text
     assert "Tokens 40 000 generated in 300 steps" in text
     assert "Cost $1.25 of $5.00" in text
     assert "model qwen-coder at lab" in text
@@ -160,7 +160,7 @@ def test_a_change_is_shown_only_where_a_paired_test_supports_it(operator: Client
         return inner_html(operator.get(f"/runs/{run.pk}/").content.decode(), "run-evaluations")
 
     few, many = changed(2), changed(7)
-    assert "no change beyond chance, p = 0.50" in few
+    assert "no significant change, p = 0.50" in few
     assert 'class="up' not in few
     assert 'class="up num">+87.5' in many
 

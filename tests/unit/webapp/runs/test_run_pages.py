@@ -94,7 +94,7 @@ def test_controls_request_state_changes_and_are_audited(operator: Client) -> Non
     run.refresh_from_db()
     assert run.desired == "pause"
     page = operator.get(f"/runs/{run.pk}/").content.decode()
-    assert "pause asked for" in page
+    assert "pause requested" in page
     operator.post(f"/runs/{run.pk}/stop/")
     run.refresh_from_db()
     assert run.state == "stopping"

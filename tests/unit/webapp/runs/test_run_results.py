@@ -19,7 +19,7 @@ MADE = {
     "evaluate": ("Solved, heldout 66.7 % 95 %: 12.5 % – 93.8 % over 3 tasks", "Open the evaluation"),
     "rollout": ("Solved 66.7 %", "Rollouts 4 of 4"),
     "oracle": (
-        "Rows that hold 2 of 3 1 could not be checked", "a row holds if its gold patch passes the tests",
+        "Valid rows 2 of 3 1 could not be checked", "a row is valid if its gold patch passes the tests",
         "boltons__iterutils-1 failed 1 of 3 tests failed",
         "boltons__iterutils-3 environment failed the sandbox did not start",
     ),
@@ -33,23 +33,23 @@ MADE = {
     "train-judge": ("Loss 0.75 last step", "Trajectories used 21", "learned from run", "checkpoint run:"),
     "curate": (
         "Training tasks 32", "Held-out tasks 8", "Faults tried 75", "became tasks 40 dropped 35",
-        "30 no test notices the fault", "tasks of curated", "Open the dataset",
+        "30 no test detects the fault", "tasks of curated", "Open the dataset",
     ),
     "validate": (
-        "Rows that hold 1 of 4", "Quarantined 2", "valid 1 no-op passes 1 gold fails 1",
+        "Valid rows 1 of 4", "Quarantined 2", "valid 1 no-op passes 1 gold fails 1",
         "boltons__iterutils-1 gold fails with its gold patch the row still fails", "health of quickstart",
     ),
     "import": (
-        "Rows taken 4 500 of 5 000", "Refused 12", "10 refused: field patch",
+        "Rows imported 4 500 of 5 000", "Rejected 12", "10 rejected: field patch",
         "400 excluded: statement like one of the benchmark", "tasks of imported", "Open the dataset",
     ),
     "improve": ("Rounds 2 of 2", "Solved, heldout 100.0 % [20.0 %, 100.0 %]"),
     "verify": ("Scored 3 of 4", "Without a score 1", "Resolved by grading 2 of 4"),
-    "verify-by-tests": ("Scored 3 of 4", "Written tests kept 2 of 6 1 of them misleading"),
+    "verify-by-tests": ("Scored 3 of 4", "Written tests kept 2 of 6 1 toxic"),
 }  # fmt: skip
 DRAWN = ("train", "improve", "fine-tune", "train-judge")
 """Kinds with charts of iterations."""
-UNENDED = re.compile(r"\byet\b|not finished|so far|appear here|left: –|will be here")
+UNENDED = re.compile(r"\byet\b|not finished|so far|appear here|remaining: –|will be here")
 """Texts that only an unfinished run may show."""
 
 

@@ -38,7 +38,7 @@ def count_differences(
     counts = Counter(origins)
     words = (
         (Origin.HAND, "by hand", base),
-        (Origin.FOLLOWS, "because of dataset or model", base),
+        (Origin.FOLLOWS, "implied by dataset or model", base),
         (Origin.PRESET, f"by preset {preset}", base),
         (Origin.POLICY, f"by policy type {policy}", base),
         (Origin.BASE, f"by {base}", "the defaults"),

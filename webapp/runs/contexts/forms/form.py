@@ -143,7 +143,7 @@ def _fields(prefix: str, model: BaseModel, given: _Given) -> tuple[FormField, ..
 
 def _help(info: FieldInfo) -> str:
     """Return a setting's docstring, with a note where an administrator grants values."""
-    granted = " Other values than the default are granted by the administrator." * _is_granted(info)
+    granted = " Values other than the default require an administrator's grant." * _is_granted(info)
     return f"{info.description or ''}{granted}"
 
 

@@ -93,7 +93,7 @@ _VERIFY = ShortForm(
                 "name": "name",
                 "verifier.runs": "runs",
                 "verifier.phases": "phases",
-                "verifier.follow": "go on with them",
+                "verifier.follow": "follow live runs",
                 "verifier.part": "judged part",
             },
         ),
@@ -153,7 +153,7 @@ _TRAIN_JUDGE = ShortForm(
             {
                 "name": "name",
                 "judgements.on_policy": "runs of the policy",
-                "judgements.off_policy": "runs of others",
+                "judgements.off_policy": "other runs",
                 "judgements.phases": "phases",
                 "judgements.splits": "splits of tasks",
                 "judgements.part": "judged part",

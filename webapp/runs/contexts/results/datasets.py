@@ -18,10 +18,10 @@ from webapp.runs.selectors import results as reads
 
 MOST_FAULTS = 20
 _DROPPED = {
-    "unnoticed": "no test notices the fault", "unstable": "tests differ from run to run",
-    "not_mended": "tests fail with the fault undone, too",
+    "unnoticed": "no test detects the fault", "unstable": "test outcomes differ between runs",
+    "not_mended": "tests also fail with the fault reverted",
     "odd_outcome": "a test is skipped or not reported with the fault",
-    "no_report": "a run of the tests gave no report", "sandbox": "its sandbox failed",
+    "no_report": "a test run produced no report", "sandbox": "the sandbox failed",
     "machine": "this machine failed", "not_wanted": "enough tasks were found",
     "earlier": "tried and dropped by an earlier version",
 }  # fmt: skip
@@ -45,7 +45,7 @@ def curation(run: Run, made: Dataset | None) -> RunResults:
     skipped = made.provenance.get("skipped", {}) if made is not None else {}
     return RunResults(
         title="Candidate faults",
-        about="a fault becomes a task if the tests notice it, the same way every time",
+        about="a fault becomes a task if the tests detect it in every run",
         figures=(
             *(Figure(label=f"{_split(split)} tasks", value=number) for split, number in splits),
             *([Figure(label="Faults tried", value=tried)] if tried is not None else []),
@@ -83,20 +83,20 @@ def importation(run: Run, made: Dataset | None) -> RunResults:
     return RunResults(
         title="Rows of the source",
         figures=(
-            Figure(label="Rows taken", value=taken, of=read),
-            Figure(label="Refused", value=refused, sub="could not be converted"),
+            Figure(label="Rows imported", value=taken, of=read),
+            Figure(label="Rejected", value=refused, sub="could not be converted"),
             Figure(label="Tasks of the dataset", value=count_of(summary, "tasks"),
                    sub=f"{ungradable} cannot be graded here" if ungradable else ""),
         ),
         parts=(
-            Part(label="taken", css="passed", amount=taken or 0),
-            Part(label="refused", css="failed", amount=refused or 0, url=address("rejects")),
+            Part(label="imported", css="passed", amount=taken or 0),
+            Part(label="rejected", css="failed", amount=refused or 0, url=address("rejects")),
             Part(label="excluded by a filter", css="masked", amount=excluded or 0, url=address("excluded")),
             Part(label="duplicates", css="zero", amount=duplicates or 0),
         ),
         reasons=(
             *(
-                Reason(label=f"refused: field {field}" if field else "refused: the row itself", amount=number,
+                Reason(label=f"rejected: field {field}" if field else "rejected: whole row", amount=number,
                        url=address("rejects"))
                 for field, number in prefixed(summary, "rejected_")
             ),
@@ -132,10 +132,10 @@ def validation(run: Run) -> RunResults:
     quarantined = count_of(run.summary, "quarantined")
     left = max(0, (total or 0) - done) if run.state in (RunState.RUNNING, RunState.PAUSED) else 0
     return RunResults(
-        title="Check of the rows",
-        about="a row holds if its tests fail without a change and pass with its gold patch, every time",
+        title="Row validation",
+        about="a row is valid if its tests always fail untouched and pass with its gold patch",
         figures=(
-            Figure(label="Rows that hold", value=valid if done else None, of=done or None),
+            Figure(label="Valid rows", value=valid if done else None, of=done or None),
             Figure(label="Quarantined", value=quarantined),
             *_test_figures(run),
         ),
@@ -145,7 +145,7 @@ def validation(run: Run) -> RunResults:
                 for status in LOOKS
                 if counts.get(status)
             ),
-            *([Part(label="left", css="open", amount=left)] if left else []),
+            *([Part(label="remaining", css="open", amount=left)] if left else []),
         ),
         faults=tuple(_fault(row) for row in faults),
         num_faults=done - valid,

@@ -35,7 +35,7 @@ def fine_tuning(run: Run, points: Sequence[Point]) -> RunResults:
     return RunResults(
         title="Trajectories",
         about=_counted(summary, (("train_samples", "samples"), ("sampled_tokens", "trained tokens"),
-                                 ("cut_sequences", "cut off"))),
+                                 ("cut_sequences", "truncated"))),
         figures=(
             Figure(label="Loss", value=_loss(run, points, "loss/value", "train_loss"), form="loss",
                    sub="last step"),

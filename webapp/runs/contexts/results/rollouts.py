@@ -27,10 +27,10 @@ def row_check(run: Run) -> RunResults:
     )
     wanted = "its gold patch passes the tests" if passes else "its tests fail without a change"
     return RunResults(
-        title="Check of the rows",
-        about=f"a row holds if {wanted}",
+        title="Row validation",
+        about=f"a row is valid if {wanted}",
         figures=(
-            Figure(label="Rows that hold", value=rows.hold if checked else None, of=checked or None,
+            Figure(label="Valid rows", value=rows.hold if checked else None, of=checked or None,
                    sub=f"{rows.unknown} could not be checked" if rows.unknown else ""),
         ),
         faults=tuple(_fault(run, rollout) for rollout in faults),
@@ -97,6 +97,6 @@ def verification(run: Run) -> RunResults:
         figures=(
             *shared,
             Figure(label="Written tests kept", value=kept, of=count_of(summary, "tests"),
-                   sub=f"{toxic} of them misleading" if toxic else ""),
+                   sub=f"{toxic} toxic" if toxic else ""),
         ),
     )  # fmt: skip
