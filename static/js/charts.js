@@ -195,7 +195,7 @@
       this.observer?.disconnect();
       const rows = this.rows();
       if (!rows[0].length) {
-        const nothing = this.view.range ? "nothing here" : this.time ? "no report yet" : "no finished iteration yet";
+        const nothing = this.view.range ? "no data in this range" : this.time ? "no report yet" : "no finished iteration yet";
         this.plot.append(element("div", { class: "empty-plot" }, nothing));
         return;
       }

@@ -51,7 +51,7 @@
     const found = all.filter(({ value, label }) => words.every((word) => `${value} ${label}`.toLowerCase().includes(word)));
     list.replaceChildren(...found.slice(0, MOST).map(entry));
     note.textContent = found.length > MOST ? `showing ${MOST} of ${found.length}; type to narrow` : `${found.length} of ${all.length} known`;
-    if (!found.length) note.textContent = `none of ${all.length} known matches`;
+    if (!found.length) note.textContent = `no match among ${all.length} known`;
     const chosen = [...list.children].findIndex((item) => item.dataset.value === input.value);
     mark(words.length ? -1 : chosen);
   }

@@ -40,7 +40,7 @@
         button.textContent = "copied";
         setTimeout(() => { button.textContent = button.dataset.label; }, 1200);
       } catch {
-        announce("Copying is not allowed here");
+        announce("The browser blocked copying");
       }
     },
     "open-dialog"(button) {

@@ -43,7 +43,7 @@
       socket = null;
       if (paused) return;
       if (event.code === 4401) { state("lost", "signed out"); return; }
-      if (event.code === 4403) { state("lost", "your rights have changed: reload"); return; }
+      if (event.code === 4403) { state("lost", "permissions changed; reload the page"); return; }
       lostAt = lostAt || new Date();
       state("lost", `no connection since ${lostAt.toTimeString().slice(0, 8)}`);
       failures += 1;

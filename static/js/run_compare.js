@@ -73,7 +73,7 @@
         pane.chart.draw();
       } else {
         pane.loaded = -1;
-        pane.chart.plot.textContent = "The points could not be loaded: reload the page.";
+        pane.chart.plot.textContent = "The points could not be loaded. Reload the page.";
       }
     }
     if (answer) large?.draw();

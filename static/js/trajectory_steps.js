@@ -86,7 +86,7 @@
       delete part.dataset.load;
       return true;
     } catch {
-      window.trainyard.announce("That could not be loaded; try again.");
+      window.trainyard.announce("The content could not be loaded; try again.");
       return false;
     }
   }

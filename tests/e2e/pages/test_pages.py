@@ -207,7 +207,7 @@ def test_run_form_marks_differences(page: Page) -> None:
     split.press("ArrowDown")
     expect(page.locator(".chooser [aria-selected=true]")).to_contain_text("train")
     split.fill("typed")
-    expect(page.locator(".chooser")).to_contain_text("none of 1 known matches")
+    expect(page.locator(".chooser")).to_contain_text("no match among 1 known")
     split.press("Escape")
     expect(page.locator(".chooser")).to_have_count(0)
     expect(split).to_have_value("typed")

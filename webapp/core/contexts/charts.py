@@ -72,34 +72,34 @@ RUN_CHARTS = (
         ),
     ),
     ChartSpec(
-        "staleness", "Staleness of the batch", "updates of the weights",
-        (Series("staleness/mean", "mean over tokens", 1), Series("staleness/max", "most", 2)),
+        "staleness", "Staleness of the batch", "weight updates",
+        (Series("staleness/mean", "mean over tokens", 1), Series("staleness/max", "maximum", 2)),
     ),
     ChartSpec(
         "off_policy", "Off-policy share", "share",
         (
             Series("staleness/off_policy_share", "stale tokens", 1),
-            Series("staleness/mixed_share", "rollouts of several versions", 5),
+            Series("staleness/mixed_share", "rollouts with several versions", 5),
             Series("staleness/cancelled", "siblings cancelled by the deadline", 2),
         ),
         span=(0, 1),
     ),
     ChartSpec(
-        "ratio", "Spread of the importance ratio", "over trained tokens",
-        (Series("ratio/max", "largest", 2), Series("ratio/mean", "mean", 1)),
+        "ratio", "Importance ratio", "over trained tokens",
+        (Series("ratio/max", "maximum", 2), Series("ratio/mean", "mean", 1)),
     ),
     ChartSpec(
         "waits", "Waits", "seconds per rollout",
         (
-            Series("time/sandbox_wait", "place and sandbox", 5),
-            Series("time/grading_wait", "place among the gradings", 4),
+            Series("time/sandbox_wait", "slot and sandbox", 5),
+            Series("time/grading_wait", "grading slot", 4),
         ),
     ),
     ChartSpec(
-        "curriculum", "Tasks that rest", "tasks",
+        "curriculum", "Resting tasks", "tasks",
         (
-            Series("curriculum/resting_none", "solved never", 2),
-            Series("curriculum/resting_all", "solved always", 3),
+            Series("curriculum/resting_none", "never solved", 2),
+            Series("curriculum/resting_all", "always solved", 3),
             Series("curriculum/unmeasured", "not sampled yet", 6),
         ),
     ),
@@ -155,7 +155,7 @@ RUN_CHARTS = (
         "endpoint", "Requests to the endpoint", "requests",
         (
             Series("endpoint/answered", "answered", 3), Series("endpoint/repeated", "repeated", 5),
-            Series("endpoint/rate_limited", "refused for their rate", 2),
+            Series("endpoint/rate_limited", "rate limited", 2),
         ),
     ),
     ChartSpec("engine_restarts", "Engine restarts", "", (Series("engine/restarts", "restarts", 2),)),
@@ -163,18 +163,18 @@ RUN_CHARTS = (
         "publish_time", "Weight publication", "seconds", (Series("publish/seconds", "publication", 1),)
     ),
     ChartSpec(
-        "publish_replicas", "Engines that proved new weights", "engines",
+        "publish_replicas", "Engines with verified weights", "engines",
         (Series("publish/replicas", "engines", 3),),
     ),
     ChartSpec(
-        "machine", "Load of the machine", "",
+        "machine", "Machine load", "",
         (
             Series("machine/load", "runnable processes per core", 1),
-            Series("machine/throttled_share", "share of time at the processor quota", 2),
+            Series("machine/throttled_share", "share of time at the CPU quota", 2),
         ),
     ),
     ChartSpec(
-        "loop", "Event loop held", "milliseconds at once",
+        "loop", "Event loop blocked", "milliseconds per block",
         (
             Series("loop/held_max_ms", "longest", 2), Series("loop/held_p999_ms", "99.9th percentile", 5),
             Series("loop/held_p99_ms", "99th percentile", 1),

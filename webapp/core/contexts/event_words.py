@@ -75,7 +75,7 @@ def _selected(payload: Payload) -> str:
     left_out = [
         f"{payload[name]} {label}"
         for name, label in (
-            ("num_quarantined", "in quarantine"), ("num_outside", "outside of the wanted solve rates"),
+            ("num_quarantined", "in quarantine"), ("num_outside", "outside the selected solve rates"),
             ("num_unmeasured", "without a measured solve rate"),
         )
         if payload.get(name)

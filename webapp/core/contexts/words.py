@@ -24,7 +24,7 @@ SIGNS = {
     "installed_edited": "installed packages edited", "suspicious_code": "suspicious code",
     "forged_report": "forged test report", "git_history": "searched the git history",
     "network": "tried to use the network", "outside_workdir": "wrote outside of the repository",
-    "hidden_tests": "searched for the hidden tests", "background_process": "left a process behind",
+    "hidden_tests": "searched for the hidden tests", "background_process": "left a background process",
     "counterfactual": "a mutated test passed",
 }  # fmt: skip
 """Signs of tampering."""
@@ -35,9 +35,9 @@ COUNTERFACTUALS = {
 }  # fmt: skip
 """Results of audits with mutated tests."""
 SELECTION_RULES = {
-    "ef": "highest score of the judge", "eb": "most passed tests",
+    "ef": "highest judge score", "eb": "most passed tests",
     "hybrid": "most passed tests among the judge's best", "shortest": "fewest steps",
-    "majority": "most frequent patch", "oracle": "any that is resolved",
+    "majority": "most frequent patch", "oracle": "any resolved rollout",
 }  # fmt: skip
 """Rules that select one rollout of a task."""
 TESTS = {
@@ -65,24 +65,24 @@ ENGINES = {"publishing": "receiving weights"}
 """States of inference engines."""
 ALERTS = {
     "run.relaunched": "Restarted", "run.failed": "Run failed",
-    "infrastructure_rate": "Infrastructure loses rollouts", "gradient_not_finite": "Gradient not finite",
+    "infrastructure_rate": "Rollouts lost to infrastructure", "gradient_not_finite": "Gradient not finite",
     "unreadable_calls": "No readable tool call", "uniform_groups": "Groups without contrast",
     "entropy_low": "Entropy collapses",
     "entropy_high": "Entropy rises", "clip_fraction": "Many tokens clipped",
     "mismatch": "Sampler and trainer disagree", "not_batch_invariant": "Sampling depends on its batch",
     "response_length": "Responses grow", "reward_without_submission": "Reward without submission",
     "rows_ungradable": "Rows not gradable",
-    "rollout_limits": "Limits end rollouts", "rollouts_alike": "All rollouts end alike",
+    "rollout_limits": "Rollouts ended by limits", "rollouts_alike": "All rollouts ended alike",
     "nothing_trained": "Nothing trained", "machine_busy": "Machine busy", "memory": "Memory",
-    "rows_rejected": "Rows refused",
+    "rows_rejected": "Rows rejected",
     "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "Mutated tests not proven",
     "tampering_caught": "Tampering caught",
     "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",
     "verifier_source_lost": "Source run lost", "toxic_tests": "Toxic tests",
-    "judge_of_other_splits": "Judge learns evaluation tasks", "sandbox_image": "Sandbox image fails",
+    "judge_of_other_splits": "Judge trained on evaluation tasks", "sandbox_image": "Sandbox image failing",
     "sandbox_pool_paused": "Sandboxes paused", "publication_failed": "Weights not published",
     "engine_left_out": "Engine left out", "engines_lost": "Engines lost",
-    "engine_restarted": "Engine restarted", "store": "Copy of the run folder",
+    "engine_restarted": "Engine restarted", "store": "Run folder copy",
 }  # fmt: skip
 """Titles of alerts by code."""
 EVENTS = {
@@ -90,9 +90,9 @@ EVENTS = {
     "run_paused": "paused", "run_resumed": "resumed", "run_finished": "ended",
     "trajectory_started": "rollout started", "trajectory_finished": "rollout ended",
     "trajectory_scored": "rollout scored", "step_finished": "step", "group_finished": "advantages",
-    "group_admitted": "group admitted", "batch_selected": "batch chosen", "task_validated": "row validated",
+    "group_admitted": "group admitted", "batch_selected": "batch selected", "task_validated": "row validated",
     "sandboxes_changed": "sandboxes", "pool_status": "sandbox pool", "engines_reported": "engines",
-    "evaluation_finished": "evaluation ended", "tasks_selected": "tasks chosen",
+    "evaluation_finished": "evaluation ended", "tasks_selected": "tasks selected",
 }  # fmt: skip
 """Types of events."""
 WORDS: Mapping[str, str] = MappingProxyType(

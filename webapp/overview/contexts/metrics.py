@@ -52,21 +52,21 @@ def _runs() -> Iterator[Metric]:
 def _pools(pools: Sequence[Pool]) -> Iterator[Metric]:
     sandboxes = GaugeMetricFamily(
         "trainyard_sandboxes",
-        "Sandboxes of live runs by state: wanted counts those somebody holds or waits for.",
+        "Sandboxes of live runs by state: wanted counts leased and requested ones.",
         labels=["run", "backend", "state"],
     )
     nodes = GaugeMetricFamily("trainyard_sandbox_node", "Sandboxes by node.", labels=["run", "node"])
     limit = GaugeMetricFamily(
-        "trainyard_sandboxes_limit", "Sandboxes a run may hold at once.", labels=["run"]
+        "trainyard_sandboxes_limit", "Maximum concurrent sandboxes of a run.", labels=["run"]
     )
     paused = GaugeMetricFamily(
         "trainyard_sandbox_pool_paused", "1 while a pool starts no sandboxes.", labels=["run"]
     )
     images = GaugeMetricFamily(
-        "trainyard_sandbox_images_refused", "Images of which no sandbox is started.", labels=["run"]
+        "trainyard_sandbox_images_refused", "Images refused for sandbox starts.", labels=["run"]
     )
     blocked = GaugeMetricFamily(
-        "trainyard_sandboxes_blocked", "Sandboxes whose start the backend says is blocked.", labels=["run"]
+        "trainyard_sandboxes_blocked", "Sandboxes whose start the backend reports as blocked.", labels=["run"]
     )
     for pool in pools:
         run = str(pool.run_id)
@@ -82,7 +82,7 @@ def _pools(pools: Sequence[Pool]) -> Iterator[Metric]:
 
 
 def _totals(pools: Sequence[Pool]) -> Iterator[Metric]:
-    leases = CounterMetricFamily("trainyard_sandbox_leases", "Places given to sandboxes.", labels=["run"])
+    leases = CounterMetricFamily("trainyard_sandbox_leases", "Sandbox leases granted.", labels=["run"])
     failures = CounterMetricFamily(
         "trainyard_sandbox_failures", "Sandbox failures by kind, in use included.", labels=["run", "kind"]
     )
@@ -108,7 +108,7 @@ def _totals(pools: Sequence[Pool]) -> Iterator[Metric]:
 def _clocks(pools: Sequence[Pool]) -> Iterator[Metric]:
     family = HistogramMetricFamily(
         "trainyard_sandbox_seconds",
-        "Where sandbox time goes: waiting for a place, image pull, start, one action, one grading.",
+        "Sandbox time by stage: queue, image pull, start, one action, one grading.",
         labels=["run", "clock"],
     )
     bounds = [*(f"{bound:g}" for bound in CLOCK_BOUNDS_S), "+Inf"]
@@ -126,13 +126,13 @@ def _clocks(pools: Sequence[Pool]) -> Iterator[Metric]:
 
 def _ingest() -> Iterator[Metric]:
     events = GaugeMetricFamily(
-        "trainyard_ingest_lag_events", "Events the engine has written and the server lacks.", labels=["run"]
+        "trainyard_ingest_lag_events", "Events written by the engine and not yet ingested.", labels=["run"]
     )
     seconds = GaugeMetricFamily(
         "trainyard_ingest_lag_seconds", "Age of the newest stored event while any is missing.", labels=["run"]
     )
     heartbeat = GaugeMetricFamily(
-        "trainyard_heartbeat_age_seconds", "Since a live run's last heartbeat.", labels=["run"]
+        "trainyard_heartbeat_age_seconds", "Seconds since a live run's last heartbeat.", labels=["run"]
     )
     for lag in reads.ingest_lags():
         events.add_metric([str(lag.run_id)], lag.events)
