@@ -10,8 +10,8 @@ from typing import Any
 
 import psutil
 
-from tests.builders.web.event_builders import spooled
 from tests.builders.ray_clusters import RayCluster
+from tests.builders.web.event_builders import spooled
 from tests.unit.environments.lake_builders import LAKE
 from workers.launchers.base import PROJECT
 

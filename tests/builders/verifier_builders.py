@@ -15,8 +15,8 @@ from engine.events.delivery.control import Control
 from engine.events.delivery.spool import SpoolSink
 from engine.events.types import RunStarted, StepFinished, TrajectoryFinished, TrajectoryRef, TrajectoryStarted
 from engine.orchestrator.context import RunContext
-from tests.builders.web.event_builders import spooled
 from tests.builders.rollout_builders import make_row
+from tests.builders.web.event_builders import spooled
 
 TASKS = ("a" * 16, "b" * 16)
 NOTHING: dict[str, Any] = {"termination": "model_error", "verdict": None, "reward": None}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import Dialog, Page, expect
 
-from tests.builders.web.page_builders import Yard, add_iteration, add_live_step, make_yard
 from tests.builders.sandbox_builders import lease, pool
+from tests.builders.web.page_builders import Yard, add_iteration, add_live_step, make_yard
 from tests.e2e.conftest import aside
 
 HOSTILE = (

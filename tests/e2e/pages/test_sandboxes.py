@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.sandbox_builders import clock, lease, pool
+from tests.builders.web.page_builders import Yard, make_yard
 from tests.e2e.conftest import aside
 from webapp.models import AuditEntry
 from webapp.sandboxes import services as sandboxes

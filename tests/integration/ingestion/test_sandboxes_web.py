@@ -9,8 +9,8 @@ import pytest
 from django.utils import timezone
 
 from engine.types import RunState
-from tests.builders.web.event_builders import Stream, ref
 from tests.builders.sandbox_builders import lease, pool
+from tests.builders.web.event_builders import Stream, ref
 from tests.builders.web.web_builders import launched, post, relaunched
 from webapp.ingestion.services import heartbeats
 from webapp.models import Event, Pool, Run, Sandbox

@@ -15,11 +15,11 @@ from django.test.utils import CaptureQueriesContext
 from engine.errors import ConfigError
 from engine.events.delivery.spool import SPOOL_NAME, read_lines
 from engine.orchestrator import execute
+from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
 from tests.builders.web.evaluation_builders import rollout
 from tests.builders.web.event_builders import Stream, ref
 from tests.builders.web.html_regions import inner_html
 from tests.builders.web.page_builders import make_dataset
-from tests.builders.verifier_builders import TASKS, Source, by_model, roll_out, verifying
 from tests.builders.web.web_builders import hand_over, launched, make_user, post, relaunched
 from webapp.core.permissions import Role
 from webapp.evaluations.contexts.scores import build_scores

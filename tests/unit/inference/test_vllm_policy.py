@@ -12,8 +12,8 @@ from engine.errors import EngineError, ModelError
 from engine.inference import waits
 from engine.inference.vllm.clients.client import VllmClient
 from engine.inference.vllm.replicas import ReplicaState
-from tests.builders.web.endpoint_builders import Clock
 from tests.builders.vllm_policies import attached, make_request, until, whole
+from tests.builders.web.endpoint_builders import Clock
 from tests.fakes.vllm_server import Fault
 
 

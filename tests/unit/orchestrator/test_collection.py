@@ -41,7 +41,6 @@ from engine.rollout.environments import FrozenLakeEnvironments
 from engine.rollout.summary import RolloutSummary
 from engine.tools.schemas import SWE_TOOLS
 from engine.types import Grade, RolloutKey, Step, TaskRow, TerminationReason, Trajectory, Verdict
-from tests.builders.web.event_builders import spooled
 from tests.builders.rollout_builders import (
     SOURCE,
     SUBMIT,
@@ -51,6 +50,7 @@ from tests.builders.rollout_builders import (
     respond,
     swe_scheduler,
 )
+from tests.builders.web.event_builders import spooled
 from tests.fakes.memory_sandbox import MemoryBackend, start_fault
 
 FILES = {"/testbed/pkg/m.py": SOURCE.encode()}

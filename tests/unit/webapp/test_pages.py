@@ -10,9 +10,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import get_resolver, reverse
 
+from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web.html_regions import form_targets, links
 from tests.builders.web.page_builders import Yard, add_iteration, make_dataset, make_yard
-from tests.builders.sandbox_builders import lease, pool
 from tests.builders.web.web_builders import make_run, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Trajectory

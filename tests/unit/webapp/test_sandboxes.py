@@ -13,9 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.events.sandboxes import CLOCK_BOUNDS_S
 from tests.builders.commands import run_command
+from tests.builders.sandbox_builders import clock, lease, pool
 from tests.builders.web.html_regions import form_targets
 from tests.builders.web.page_builders import Yard, make_yard
-from tests.builders.sandbox_builders import clock, lease, pool
 from tests.builders.web.web_builders import signed_in
 from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Run

@@ -13,7 +13,7 @@ from pathlib import Path
 from engine.datasets.store import dataset_path, load_dataset
 from tests.unit.datasets.importers.builders import numbered, write_lines
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[4]
 
 
 def test_killed_import_resumes_without_losing_or_duplicating_rows(tmp_path: Path) -> None:

@@ -30,8 +30,8 @@ from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import RolloutMetrics
 from engine.rollout import RolloutRequest
 from engine.types import Grade, RolloutKey, Step, TerminationReason, Trajectory, Verdict
-from tests.builders.web.event_builders import spooled
 from tests.builders.rollout_builders import TextPolicy, make_key, make_row, swe_scheduler
+from tests.builders.web.event_builders import spooled
 from tests.fakes.memory_sandbox import MemoryBackend
 from tests.unit.orchestrator.test_collection import FILES, finished_keys, groups, solver, untimed
 from tests.unit.orchestrator.test_collection import Attempt as CollectionAttempt

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from engine.events.types import EVENT_ADAPTER
-from tests.builders.web.event_builders import Stream, ref
 from tests.builders.sandbox_builders import pool
+from tests.builders.web.event_builders import Stream, ref
 from webapp.core.permissions import Role
 from webapp.ingestion.services.changes import MAX_NAMED, changes_of
 from webapp.live.fragments import Subscription, is_affected

@@ -94,7 +94,7 @@ def test_spend_limit_is_reported_with_a_link_to_collect_the_rest(operator: Clien
     assert "Stopped at its spend limit. The run has spent $5.0010 of policy.spend_limit $5." in text
     assert "Resume" not in text
     page = operator.get(f"/runs/{run.pk}/").content.decode()
-    address = re.search(r'href="(/runs/new/\?clone=[^"#]+)[^"]*">Collect the rest', page)
+    address = re.search(r'href="(/runs/new/\?clone=[^"#]+)[^"]*">Collect the remaining', page)
     assert address is not None
     form = operator.get(address[1].replace("&amp;", "&")).context
     fields = {
