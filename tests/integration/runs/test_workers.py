@@ -161,7 +161,7 @@ def test_overlapping_reconcilers_replace_a_lost_attempt_once(
     reconciler.reconcile()
     assert list(RunAttempt.objects.filter(run=run, ended_at=None).values_list("epoch", flat=True)) == [2]
     assert not attempts.give_up(run_id=run.pk, epoch=1, to=RunState.FAILED, reason="attempt 1 fell silent")
-    assert state_of(run) == "starting"
+    assert state_of(run) in ("starting", "running"), "the second attempt may have written its first event"
 
 
 @pytest.mark.django_db

@@ -164,7 +164,7 @@ def test_regression_tests_alone_select_in_reports_and_submissions() -> None:
     assert (report["curves_error"], report["regression_only"]) == ("", True)
     best = {curve["rule"]: curve["points"][-1]["rate"] for curve in report["curves"]}
     assert (best["eb"], best["hybrid"]) == (0.0, 0.0), "rollout 2 passes most, and is not resolved"
-    assert "regression tests alone" in client.get(f"/{point}/").content.decode()
+    assert "use regression tests only" in client.get(f"/{point}/").content.decode()
     operator = make_user("o", Role.OPERATOR)
     client.force_login(operator)
     for rule in ("eb", "hybrid"):
