@@ -1,1 +1,1 @@
-"""What a configuration makes a run reach: paths, hosts, models, repositories; and what is allowed."""
+"""Paths, hosts, models and repositories that configurations name, and checks that they are allowed."""

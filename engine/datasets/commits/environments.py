@@ -29,7 +29,7 @@ from engine.testing.toolchain import MOUNT, create_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _RESOLVE_S = 120.0
-_UNSATISFIABLE = ("no solution found", "couldn't parse requirement", "failed to parse", "invalid")
+_UNSATISFIABLE = ("no solution found", "couldn't parse requirement", "failed to parse")
 """Texts in errors of ``uv`` whose cause is the requirements, not the index or this machine; lower case."""
 PYTEST_CLOSURE = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
 """Packages that the test tools need in their own versions, whatever the date."""

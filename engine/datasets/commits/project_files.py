@@ -1,4 +1,4 @@
-"""What a Python project's files say about its environment; nothing of it is executed.
+"""Parser of the environment that a Python project declares in its files; none of its code is executed.
 
 Reads ``pyproject.toml`` (PEP 621, PEP 735, Poetry, pytest's options), ``setup.cfg``, the literals of
 ``setup.py``, requirements files and ``tox.ini``. Declarations that are not understood are left out.

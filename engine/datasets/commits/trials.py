@@ -139,7 +139,7 @@ class TrialStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workshop:
-    """What all trials of a curation share."""
+    """Configuration, data folder and sandboxes of all trials of a curation."""
 
     config: CommitCuration
     home: Path

@@ -24,13 +24,13 @@ class Rejection(StrEnum):
     DID_NOT_RUN = "did_not_run"
     """No test of it ran: it cannot be imported, contains no test, or ended the runner."""
     TIMED_OUT = "timed_out"
-    """It hit the time limit on the untouched repository."""
+    """The test exceeded its time limit on the untouched repository."""
     PASSES = "passes"
     """No test of it fails on the untouched repository."""
     FLAKY = "flaky"
     """No test of it fails every time on the untouched repository."""
     TAMPERED = "tampered"
-    """It altered the test runner or test files."""
+    """The test changed the test runner or test files."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

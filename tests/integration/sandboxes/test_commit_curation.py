@@ -19,7 +19,7 @@ from engine.datasets.commits.make import NoTasksError, make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository, list_commits, write_tree
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop
 from engine.datasets.store import Dataset, load_dataset
-from engine.errors import DatasetError, PreflightError
+from engine.errors import DatasetError, HostError, PreflightError
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import Verdict
 from tests.builders.dataset_builders import make_grader, toolchain_or_skip
@@ -252,6 +252,23 @@ async def test_one_odd_commit_costs_itself(
     kept = next((home / "commits").glob(f"{fetch_repository(str(tmp_path / 'toy'), home).folder.stem}/*"))
     reasons = [json.loads(line)["trial"]["reason"] for line in kept.read_text().splitlines() if line]
     assert sorted(reasons) == ["no_difference", "no_difference", "no_difference"]
+
+
+@pytest.mark.parametrize("error", [OSError("no space left"), PreflightError("no index")])
+async def test_failures_in_a_row_end_the_curation_and_are_not_kept(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    history(tmp_path / "toy")
+
+    async def fail(*_: object) -> Trial:
+        raise error
+
+    monkeypatch.setattr(make, "try_candidate", fail)
+    monkeypatch.setattr(make, "_FAILURES_IN_A_ROW", 3)
+    with pytest.raises(HostError, match=f"3 commits in a row failed for the same cause: {error}"):
+        await run(home, NoBackend(), repositories=[str(tmp_path / "toy")])
+    stem = fetch_repository(str(tmp_path / "toy"), home).folder.stem
+    assert not list((home / "commits" / stem).iterdir())
 
 
 def test_a_torn_line_of_kept_trials_costs_itself(home: Path, commits: dict[str, str]) -> None:
