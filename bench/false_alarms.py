@@ -1,11 +1,10 @@
 """False alarms of grading: honest patches graded as tampered, and solutions that fail; both must be 0.
 
-Patches: the gold patch with an unrelated edit (the gold patch alone is not audited), half of it, the edit
-alone, and the gold patch with another fault, near it or elsewhere in its file. Tasks: the quickstart's; of
-three other packages, made by injecting faults; the example images where ``DOCKER_HOST`` names a daemon and
-``make docker-examples`` built them. Tasks of our own datasets are graded by the driver's report, every fourth
-also by a script, like rows of SWE-bench. All are audited as in evaluations: passing patches are run with
-every variant of mutated tests.
+Patches: the gold patch with an unrelated edit (the gold patch alone is not audited), the edit alone, and wrong
+patches as for test strength. Tasks: the quickstart's; of three other packages, made by injecting faults; the
+example images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
+datasets are graded by the driver's report, every fourth also by a script, like rows of SWE-bench. All are
+audited as in evaluations: passing patches are run with every variant of mutated tests.
 
 Every grading is a line of ``HOME/false_alarms.jsonl``: a stopped bench resumes from there, with the datasets
 already made, and repeats gradings that had a problem or used other code. Run:

@@ -28,6 +28,17 @@ def parse_python(source: str | bytes) -> ast.Module:
             raise ValueError(f"not Python of this version: {error}") from error
 
 
+def drop_docstrings(tree: ast.Module) -> ast.Module:
+    """Remove the docstrings of a module and of all its definitions; return the module."""
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node, clean=False) is not None
+        ):
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
 def python_literal(text: str) -> Any:
     """Return the value of a literal. Raises ValueError for any other text."""
     with _READING:

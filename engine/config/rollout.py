@@ -28,6 +28,9 @@ class DatasetConfig(Section):
     """Maximum solve rate over all measured attempts; tasks above it are left out (0.99: always solved)."""
     solve_rate_samples: int = Field(default=8, ge=1)
     """Number of graded attempts before a task's solve rate counts; tasks with fewer are kept."""
+    min_strength: float | None = Field(default=None, ge=0, le=1)
+    """Minimum test strength: share of wrong patches that a task's tests rejected in a validation with
+    ``validation.wrong_patches``; tasks without one are kept."""
 
     @model_validator(mode="after")
     def _possible(self) -> Self:

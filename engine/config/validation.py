@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from engine.config.access.places import Text
-from engine.config.base import Section
+from engine.config.base import ImpossibleSettingsError, Section
+from engine.config.learning.verifier import RunNames
+from engine.errors import Problem
 
 
 class ValidatedDatasetConfig(Section):
@@ -35,3 +37,17 @@ class ValidationConfig(Section):
     """Wait before the first retry, seconds; doubled each time, up to a minute."""
     quarantine: bool = True
     """Exclude faulty rows from training and evaluation until a person releases them."""
+    wrong_patches: int = Field(default=0, ge=0, le=200)
+    """Maximum number of plausible wrong patches of each valid row, graded to measure the strength of its
+    tests: parts of the solution, the solution with a fault, and patches of failed rollouts; 0 for none."""
+    wrong_patches_of: RunNames = ()
+    """Runs with failed rollouts whose patches are among the wrong ones, by the names of their folders under
+    the data folder's ``runs/``; tasks are found by instance id."""
+
+    @model_validator(mode="after")
+    def _measured(self) -> Self:
+        if self.wrong_patches_of and not self.wrong_patches:
+            raise ImpossibleSettingsError(
+                [Problem("has no effect without validation.wrong_patches", "wrong_patches_of")]
+            )
+        return self

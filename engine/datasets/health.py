@@ -47,6 +47,7 @@ class Selection:
     num_tasks: int
     num_quarantined: int = 0
     num_outside: int = 0
+    num_weak: int = 0
     num_unmeasured: int = 0
 
 
@@ -152,10 +153,20 @@ def select(rows: Sequence[TaskRow], config: DatasetConfig, folder: Path) -> Sele
             remains.
     """
     kept = list(rows)
-    if config.quarantined == "leave_out":
+    if config.quarantined == "leave_out" or config.min_strength is not None:
         health = read_row_health(folder, kept)
-        kept = [row for row in kept if not health.get(row.task.id, RowHealth()).quarantined]
+        if config.quarantined == "leave_out":
+            kept = [row for row in kept if not health.get(row.task.id, RowHealth()).quarantined]
     num_quarantined = len(rows) - len(kept)
+    if config.min_strength is not None:
+        strengths = {row.task.id: health.get(row.task.id, RowHealth()).strength for row in rows}
+        if all(strength is None for strength in strengths.values()):
+            raise DatasetError(
+                f"the test strength of '{config.name}' was never measured: run `trainyard dataset validate "
+                f"{config.name} --wrong-patches 24`, or leave dataset.min_strength unset"
+            )
+        kept = [row for row in kept if _is_strong(strengths[row.task.id], config.min_strength)]
+    num_weak = len(rows) - num_quarantined - len(kept)
     unmeasured = outside = 0
     if config.uses_solve_rates:
         measured = read_solve_rates(folder)
@@ -166,16 +177,22 @@ def select(rows: Sequence[TaskRow], config: DatasetConfig, folder: Path) -> Sele
         kept = inside
     if not kept:
         raise DatasetError(
-            f"no task of '{config.name}' is left: of {len(rows)}, {num_quarantined} are in quarantine and "
-            f"{outside} outside the wanted solve rates; see the dataset's health page"
+            f"no task of '{config.name}' is left: of {len(rows)}, {num_quarantined} are in quarantine, "
+            f"{num_weak} have too weak tests and {outside} are outside the wanted solve rates; "
+            "see the dataset's health page"
         )
     return Selection(
         rows=tuple(kept),
         num_tasks=len(rows),
         num_quarantined=num_quarantined,
         num_outside=outside,
+        num_weak=num_weak,
         num_unmeasured=unmeasured,
     )
+
+
+def _is_strong(strength: float | None, wanted: float) -> bool:
+    return strength is None or strength >= wanted
 
 
 def _rate(measured: tuple[int, int] | None, samples: int) -> float | None:

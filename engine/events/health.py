@@ -102,6 +102,38 @@ class MutantCoverage(Record):
     """Reason why there are no mutants."""
 
 
+class WrongPatchCounts(Record):
+    """Gradings of one kind of wrong patches."""
+
+    graded: Int = Field(ge=0)
+    rejected: Int = Field(ge=0)
+
+
+class TestStrength(Record):
+    """Gradings of plausible wrong patches by a row's tests, see ``engine.datasets.wrong_patches``."""
+
+    __test__ = False
+    kinds: dict[str, WrongPatchCounts]
+    """Kind of patch → its gradings."""
+    passed: list[str] = Field(default_factory=list, max_length=MAX_NAMED)
+    """Patches that the tests did not reject, one line each; as secret as the row's answer."""
+
+    @property
+    def graded(self) -> int:
+        """Return the number of wrong patches with a verdict."""
+        return sum(counts.graded for counts in self.kinds.values())
+
+    @property
+    def rejected(self) -> int:
+        """Return the number of wrong patches that the tests rejected."""
+        return sum(counts.rejected for counts in self.kinds.values())
+
+    @property
+    def share(self) -> float | None:
+        """Return the share of rejected patches; None where none was graded."""
+        return self.rejected / self.graded if self.graded else None
+
+
 class RowRecord(Record):
     """One record about a row; a subclass names its ``type``."""
 
@@ -130,6 +162,14 @@ class ValidationRecord(RowRecord):
     """Whether the run was configured to quarantine faulty rows."""
     coverage: MutantCoverage | None = None
     """Mutated tests; None where none were tried, as for every row that is not valid."""
+    strength: TestStrength | None = None
+    """Test strength; None where it was not measured, as for every row that is not valid."""
+
+    def without_secrets(self) -> ValidationRecord:
+        """Return the record without what tells the row's answer, for everyone to see."""
+        if self.strength is None:
+            return self
+        return self.model_copy(update={"strength": self.strength.model_copy(update={"passed": []})})
 
 
 class ProofRecord(RowRecord):
@@ -166,6 +206,8 @@ class RowHealth:
     """Reason for the quarantine, or for the release by a person."""
     by: str = ""
     """Person who decided; empty where a validation did."""
+    strength: float | None = None
+    """Share of wrong patches that the tests rejected in the newest validation that measured it."""
 
 
 def content_hash(task: Mapping[str, Any], answer: Mapping[str, Any]) -> str:
@@ -209,7 +251,7 @@ def append(folder: Path, records: Iterable[HealthRecord]) -> None:
     lines = b"".join(redact_line(record.model_dump_json().encode(), redactor()) + b"\n" for record in records)
     try:
         with locked(folder):
-            descriptor = os.open(folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            descriptor = os.open(folder / FILE, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600)
             with os.fdopen(descriptor, "r+b", buffering=0) as file:
                 size = file.seek(0, os.SEEK_END)
                 if size and os.pread(file.fileno(), 1, size - 1) != b"\n":
@@ -272,25 +314,34 @@ def row_health(records: Sequence[HealthRecord], contents: Mapping[str, str]) -> 
     """
     validations: dict[str, ValidationRecord] = {}
     decisions: dict[str, DecisionRecord] = {}
+    strengths: dict[str, float] = {}
     for record in records:
         if contents.get(record.task_id) != record.content:
             continue
         if isinstance(record, ValidationRecord):
             validations[record.task_id] = record
+            if record.strength is not None and record.strength.share is not None:
+                strengths[record.task_id] = record.strength.share
         elif isinstance(record, DecisionRecord):
             decisions[record.task_id] = record
     return {
-        task_id: _row_health(validations.get(task_id), decisions.get(task_id))
+        task_id: _row_health(validations.get(task_id), decisions.get(task_id), strengths.get(task_id))
         for task_id in {**validations, **decisions}
     }
 
 
-def _row_health(validation: ValidationRecord | None, decision: DecisionRecord | None) -> RowHealth:
+def _row_health(
+    validation: ValidationRecord | None, decision: DecisionRecord | None, strength: float | None
+) -> RowHealth:
     status = validation.status if validation else None
     if decision is not None:
         return RowHealth(
-            status=status, quarantined=decision.quarantined, reason=decision.reason, by=decision.by
+            status=status,
+            quarantined=decision.quarantined,
+            reason=decision.reason,
+            by=decision.by,
+            strength=strength,
         )
     assert validation is not None
     quarantined = validation.quarantine and validation.status in FAULTS
-    return RowHealth(status=status, quarantined=quarantined, reason=validation.reason)
+    return RowHealth(status=status, quarantined=quarantined, reason=validation.reason, strength=strength)

@@ -357,6 +357,8 @@ class TasksSelected(RunEvent):
     """Tasks left out because of quarantine."""
     num_outside: Int = 0
     """Tasks left out because their solve rate is outside the configured range."""
+    num_weak: Int = 0
+    """Tasks left out because their tests are weaker than configured."""
     num_unmeasured: Int = 0
     """Tasks selected with too few measured attempts for a solve rate; 0 when solve rates are not used."""
 

@@ -1,7 +1,8 @@
 """Validation of a dataset: each row must fail without changes and pass with its gold patch, every time.
 
     rows ─▶ grader ─▶ no-op × k, gold × k ─▶ judge ─▶ validation.jsonl ─▶ task_validated, run_progress
-                                               └─ valid ─▶ prover ─▶ references/
+                                               ├─ valid ─▶ prover ─▶ references/
+                                               └─ valid ─▶ wrong patches ─▶ test strength
 
 Rows are independent: at most ``grading.max_parallel`` at once, each in fresh sandboxes of the configured
 backend. The records on disk are the journal: a resumed attempt skips the rows that its run has a finding
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -36,6 +37,7 @@ from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
 from engine.orchestrator.tasks.row_check import RowCheck, RowFinding
+from engine.orchestrator.verification.stored_trajectories import open_sources
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.registries import check_registries
 from engine.types import GradeRule, TaskRow
@@ -98,7 +100,13 @@ class Validation:
         Raises:
             RunStopped, FencedError, DeliveryError: the attempt must end; gradings in flight are dropped.
         """
-        check = RowCheck(self._config, backend=backend, references=self._references, run_id=self._run.run_id)
+        check = RowCheck(
+            self._config,
+            backend=backend,
+            references=self._references,
+            run_id=self._run.run_id,
+            failed=await asyncio.to_thread(_failed_patches, self._config, self._run),
+        )
         active: set[asyncio.Task[RowFinding]] = set()
         self._report(force=True)
         try:
@@ -143,7 +151,7 @@ class Validation:
         await asyncio.to_thread(append, self._folder, records)
         for record in records:
             self._records[record.task_id] = record
-            self._run.sink.emit(TaskValidated, record=record)
+            self._run.sink.emit(TaskValidated, record=record.without_secrets())
         self._report()
 
     def _record_of(self, found: RowFinding) -> ValidationRecord:
@@ -163,6 +171,7 @@ class Validation:
             reason=finding.reason[:_REASON_CHARS],
             quarantine=self._config.validation.quarantine,
             coverage=found.coverage,
+            strength=found.strength,
         )
 
     def _counts(self) -> dict[RowStatus, int]:
@@ -201,6 +210,7 @@ class Validation:
                 **{status.value: count for status, count in counts.items()},
                 "quarantined": sum(health.get(task_id, RowHealth()).quarantined for task_id in self._records),
                 **self._tests(),
+                **self._strength(),
                 "seconds": round(seconds, 1),
             },
         )
@@ -214,6 +224,31 @@ class Validation:
             "tests_added": sum(coverage.added for coverage in covered),
             "tests_without_mutant": sum(coverage.none for coverage in covered),
         }
+
+    def _strength(self) -> dict[str, int]:
+        """Return the numbers of graded and of rejected wrong patches."""
+        measured = [record.strength for record in self._records.values() if record.strength is not None]
+        return {
+            "wrong_patches": sum(strength.graded for strength in measured),
+            "wrong_patches_rejected": sum(strength.rejected for strength in measured),
+        }
+
+
+def _failed_patches(config: ValidateRun, run: RunContext) -> dict[str, list[str]]:
+    """Return instance id → patches of the failed rollouts of the configured runs; a bounded number of each.
+
+    Raises:
+        ConfigError: a run does not exist or has no trajectories.
+    """
+    patches: defaultdict[str, list[str]] = defaultdict(list)
+    names = config.validation.wrong_patches_of
+    for source in open_sources(run, names, setting="validation.wrong_patches_of"):
+        for trajectory in source.read(source.ids):
+            known, patch = patches[trajectory.instance_id], trajectory.transcript.patch
+            wanted = len(known) < config.validation.wrong_patches and patch not in known
+            if wanted and patch.strip() and not trajectory.resolved:
+                known.append(patch)
+    return patches
 
 
 def _configured_rows(config: ValidateRun, home: Path) -> Sequence[TaskRow]:

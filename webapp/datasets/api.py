@@ -50,6 +50,8 @@ class TaskOut(Schema):
     """Status of the newest validation; empty if the task was never validated."""
     quarantined: bool
     quarantine_reason: str
+    strength: float | None
+    """Share of wrong patches that the tests rejected; null if never measured."""
 
 
 class AnswerOut(Schema):
@@ -121,6 +123,21 @@ class DatasetCoverageOut(CoverageOut):
     """Number of tasks that are not audited because the proof of their mutated tests failed."""
 
 
+class WrongPatchesOut(Schema):
+    """Gradings of one kind of wrong patches."""
+
+    graded: int
+    rejected: int
+
+
+class StrengthOut(Schema):
+    """Gradings of wrong patches by a task's tests."""
+
+    kinds: dict[str, WrongPatchesOut]
+    passed: list[str]
+    """Wrong patches that the tests did not reject; empty for callers who may not see answers."""
+
+
 class ProofOut(Schema):
     """Result of the newest proof of a task's mutated tests."""
 
@@ -142,6 +159,7 @@ class ValidationOut(Schema):
     flaky_tests: list[str]
     num_flaky_tests: int
     coverage: TaskCoverageOut | None
+    strength: StrengthOut | None
     sides: dict[str, SideOut]
 
 
@@ -169,6 +187,15 @@ class TaskHealthOut(Schema):
     validations: list[ValidationOut]
 
 
+class DatasetStrengthOut(Schema):
+    """Test strength of a dataset's tasks."""
+
+    tasks: int
+    mean: float
+    counts: list[int]
+    """Number of tasks per tenth of the share of rejected wrong patches."""
+
+
 class HealthOut(Schema):
     """Health of a dataset: numbers of tasks by status and difficulty."""
 
@@ -182,6 +209,7 @@ class HealthOut(Schema):
     """Number of tasks by class of measured difficulty."""
     attempts: int
     mutants: DatasetCoverageOut | None
+    strength: DatasetStrengthOut | None
 
 
 class ValidationIn(Schema):
@@ -230,6 +258,9 @@ class TaskQuery(Schema):
     solved: Literal["", "none", "mixed", "all", "unmeasured"] = ""
     rate_min: float | None = None
     rate_max: float | None = None
+    strength_min: float | None = None
+    strength_max: float | None = None
+    order: Literal["", "weakest"] = ""
 
 
 class TaskPage(Schema):
@@ -326,6 +357,7 @@ def get_health(request: HttpRequest, name: str) -> HealthOut:
         statuses[status] = statuses.get(status, 0) + count.tasks
     profile = difficulty.profile(dataset)
     mutants = health.mutant_counts(dataset)
+    strength = health.strength_counts(dataset)
     return HealthOut(
         dataset=dataset.name,
         num_tasks=dataset.num_tasks,
@@ -335,6 +367,7 @@ def get_health(request: HttpRequest, name: str) -> HealthOut:
         solved=profile.classes,
         attempts=profile.attempts,
         mutants=DatasetCoverageOut.from_orm(mutants) if mutants is not None else None,
+        strength=DatasetStrengthOut.from_orm(strength) if strength is not None else None,
     )
 
 
@@ -356,12 +389,16 @@ def validate_dataset(request: HttpRequest, name: str, body: ValidationIn) -> tup
 def get_task_health(request: HttpRequest, name: str, key: str) -> dict[str, Any]:
     """Return a task's validations and quarantine decisions, newest first."""
     task = find_task(name, key)
+    validations = health.validations_of(task)
+    if not role_of_caller(request).sees_answers:
+        for validation in validations:
+            validation.strength = validation.strength and {**validation.strength, "passed": []}
     solve = difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, difficulty.SolveRate())
     fields = ("key", "instance_id", "health", "quarantined", "quarantine_reason", "quarantine_by", "proof")
     return {
         **{field: getattr(task, field) for field in fields},
         "solve_rate": solve,
-        "validations": health.validations_of(task),
+        "validations": validations,
     }
 
 

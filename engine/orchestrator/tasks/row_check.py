@@ -1,6 +1,7 @@
 """Check of one row: gradings without changes and with the gold patch, then the proof of its mutated tests.
 
 no-op × k ─▶ gold × k ─▶ judge ─ valid ─▶ mutated tests ─▶ reference
+                   │                 └─▶ wrong patches ─▶ test strength
                    └─ the last of them is the original run of the proof
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,8 +17,8 @@ from typing import TypeVar
 
 from engine.config.run import ValidateRun
 from engine.datasets.health import HealthFinding, judge
-from engine.errors import DatasetError, SandboxError
-from engine.events.health import MutantCoverage, RowStatus
+from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
+from engine.events.health import MutantCoverage, RowStatus, TestStrength
 from engine.grading.counterfactual.base import ReferenceStore
 from engine.grading.counterfactual.proof import coverage_of
 from engine.grading.counterfactual.prover import OriginalRun, Prover
@@ -26,6 +27,7 @@ from engine.grading.grader import Grader
 from engine.grading.grades import grade_of
 from engine.grading.own_box import OwnBoxGrading
 from engine.grading.solution import gold_patch
+from engine.grading.strength import choose_wrong_patches, measure_strength
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, TaskRow, Verdict
 
@@ -35,11 +37,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class RowFinding:
-    """Finding about one row, with the coverage of its tests by mutants where those were proven."""
+    """Finding about one row, with the coverage of its tests by mutants and their strength where measured."""
 
     row: TaskRow
     health: HealthFinding
     coverage: MutantCoverage | None = None
+    strength: TestStrength | None = None
 
 
 class RowCheck:
@@ -50,15 +53,23 @@ class RowCheck:
         backend: the sandboxes in which tests run.
         references: store of the dataset.
         run_id: the run that owns the sandboxes.
+        failed: instance id → patches of failed rollouts, for the test strength.
     """
 
     def __init__(
-        self, config: ValidateRun, *, backend: SandboxBackend, references: ReferenceStore, run_id: str
+        self,
+        config: ValidateRun,
+        *,
+        backend: SandboxBackend,
+        references: ReferenceStore,
+        run_id: str,
+        failed: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self._config = config
         self._backend = backend
         self._references = references
         self._run_id = run_id
+        self._failed = failed or {}
         self._grader = Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
         self._prover = Prover(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
 
@@ -87,9 +98,10 @@ class RowCheck:
         except SandboxError as error:
             lost = Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail=f"the solution: {error}")
             return RowFinding(row, judge(noop, [lost]))
-        if health.status is not RowStatus.VALID or original is None:
+        if health.status is not RowStatus.VALID:
             return RowFinding(row, health)
-        return RowFinding(row, health, await self._prove(row, patch, original))
+        coverage = await self._prove(row, patch, original) if original is not None else None
+        return RowFinding(row, health, coverage, await self._measure_strength(row, patch, gold))
 
     async def _check_own_box(self, row: TaskRow, own_box: OwnBoxGrading) -> RowFinding:
         """Return the finding about a row that is graded in the agent's sandbox; it has no mutated tests."""
@@ -124,6 +136,35 @@ class RowCheck:
             return None
         await self._references.save(row, reference)
         return coverage_of(reference)
+
+    async def _measure_strength(
+        self, row: TaskRow, solution: str, gold: Sequence[Grade]
+    ) -> TestStrength | None:
+        """Grade wrong patches of a valid row; None where none are wanted, or none can be made."""
+        limit = self._config.validation.wrong_patches
+        if not limit:
+            return None
+        choose = partial(
+            choose_wrong_patches,
+            row,
+            solution,
+            self._failed.get(row.task.instance_id, ()),
+            limit=limit,
+            backend=self._backend,
+            sandbox=self._config.sandbox,
+            run_id=self._run_id,
+        )
+        try:
+            patches = await self._patiently(choose)
+        except (HostileInputError, PatchError, SandboxError):
+            return None
+        return await measure_strength(
+            row,
+            patches,
+            lambda timed, patch: self._graded(self._patch_grading(timed, patch)),
+            solution_s=max(grade.seconds for grade in gold),
+            timeout_s=self._grader.timeout_s(row),
+        )
 
     async def _gold_patch(self, row: TaskRow) -> str:
         return await gold_patch(

@@ -54,13 +54,17 @@ def selected_rows(config: ActingRun, run: RunContext) -> Sequence[TaskRow]:
 
 
 def evaluation_rows(config: TrainRun | ImproveRun, run: RunContext) -> Sequence[TaskRow]:
-    """Return the held-out tasks except quarantined ones; solve rates are not used. Raises DatasetError."""
+    """Return the held-out tasks except quarantined ones, whatever their solve rates and test strength.
+
+    Raises DatasetError.
+    """
     chosen = config.dataset.model_copy(
         update={
             "name": config.evaluation.dataset or config.dataset.name,
             "split": config.evaluation.split,
             "solve_rate_min": None,
             "solve_rate_max": None,
+            "min_strength": None,
         }
     )
     rows = load_rows(config, run.home, chosen.name, chosen.split)
@@ -97,6 +101,7 @@ def _report(run: RunContext, config: DatasetConfig, selection: Selection) -> Non
         "num_selected": len(selection.rows),
         "num_quarantined": selection.num_quarantined,
         "num_outside": selection.num_outside,
+        "num_weak": selection.num_weak,
         "num_unmeasured": selection.num_unmeasured,
     }
     log.info("tasks_selected", dataset=config.name, split=config.split, **counts)

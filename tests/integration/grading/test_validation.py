@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from engine.config.policies import OraclePolicyConfig
+from engine.config.recipes import resolve
 from engine.config.rollout import DatasetConfig, GradingConfig
 from engine.config.run import ValidateRun
 from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
-from engine.errors import DatasetError, SandboxStartError
+from engine.errors import ConfigError, DatasetError, SandboxStartError
 from engine.events.health import MutantCoverage, ProofRecord, RowStatus, ValidationRecord, append, read
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator import execute, perform
@@ -32,7 +33,9 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.testing.testrun import driver_command
 from engine.types import GradeRule, TaskRow
 from tests.builders.dataset_builders import new_file, patched
+from tests.builders.rollout_builders import make_row
 from tests.builders.sandbox_builders import CountingBackend
+from tests.builders.verifier_builders import TASKS, Source, roll_out
 from tests.integration import toy_yard
 from tests.integration.adversary.frame import under
 from tests.integration.toy_yard import events, open_context
@@ -304,3 +307,56 @@ def test_validation_refuses_tasks_without_tests(home: Path) -> None:
         assert execute(settings, run) == 1
         reason = json.loads((run.run_dir / "failure.json").read_text())["reason"]
     assert reason == "'lakes' is judged by its environment: there are no tests to validate"
+
+
+def test_weaker_tests_reject_fewer_wrong_patches(home: Path, row: TaskRow) -> None:
+    rows = [
+        variant(row, "strong"),
+        variant(row, "weak", fail_to_pass=row.answer.fail_to_pass[:1], pass_to_pass=()),
+        quick(row, "one-line"),
+        quick(row, "noop_passes", test_command="true"),
+    ]
+    save_dataset(home, "strength", rows, {})
+    settings = config("strength", repeats=1, wrong_patches=24)
+    with open_context(home, "strength", settings) as run:
+        outcome = asyncio.run(perform(settings, run))
+    records = by_name(home, "strength")
+    strong, weak, line = (records[name].strength for name in ("strong", "weak", "one-line"))
+    assert strong is not None
+    assert weak is not None
+    assert line is not None
+    assert strong.graded == weak.graded > 3
+    assert strong.rejected > weak.rejected
+    assert len(weak.passed) == weak.graded - weak.rejected
+    assert any("toy/numbers.py:" in detail for detail in weak.passed)
+    assert records["noop_passes"].strength is None
+    graded = sum(found.graded for found in (strong, weak, line))
+    assert (outcome.summary["wrong_patches"], outcome.summary["wrong_patches_rejected"]) == (
+        graded,
+        sum(found.rejected for found in (strong, weak, line)),
+    )
+    reported = [event["record"] for event in events(run.run_dir) if event["type"] == "task_validated"]
+    assert all(not record["strength"]["passed"] for record in reported if record["strength"])
+
+
+def test_patches_of_failed_rollouts_are_wrong_patches(home: Path, row: TaskRow) -> None:
+    source = Source(home, "failed-rollouts")
+    instance_id = make_row(TASKS[0]).task.instance_id
+    wrong = patched("value = 1\n")
+    rollouts = ((False, wrong), (False, wrong), (True, "other"), (False, ""))
+    with source.attempt() as sink:
+        for index, (passed, patch) in enumerate(rollouts):
+            roll_out(sink, TASKS[0], index, passed=passed, patch=patch)
+    save_dataset(home, "rolled", [quick(row, instance_id)], {})
+    settings = config("rolled", repeats=1, wrong_patches=2, wrong_patches_of=("failed-rollouts",))
+    with open_context(home, "rolled", settings) as run:
+        asyncio.run(perform(settings, run))
+    strength = by_name(home, "rolled")[instance_id].strength
+    assert strength is not None
+    assert {kind: counts.graded for kind, counts in strength.kinds.items()} == {"rollout": 1, "fault": 1}
+    assert strength.kinds["rollout"].rejected == 1
+    unknown = config("rolled", wrong_patches=2, wrong_patches_of=("nowhere",))
+    with open_context(home, "rolled-u", unknown) as run, pytest.raises(ConfigError, match="nowhere"):
+        asyncio.run(perform(unknown, run))
+    with pytest.raises(ConfigError, match=r"no effect without validation\.wrong_patches"):
+        resolve("validate-dataset", {"dataset.name": "d", "validation.wrong_patches_of": ["7"]})

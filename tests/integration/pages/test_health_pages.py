@@ -21,7 +21,7 @@ from tests.builders.commands import run_command
 from tests.builders.web.event_builders import Stream
 from tests.builders.web.html_regions import inner_html, tight
 from tests.builders.web.web_builders import bearer, make_user, post, signed_in
-from tests.unit.datasets.test_health import make_row, record
+from tests.unit.datasets.test_health import make_row, record, strength
 from webapp.accounts.services import accounts
 from webapp.core.permissions import Role
 from webapp.datasets.services import datasets
@@ -123,6 +123,46 @@ def test_health_page_and_api_count_mutated_tests(rows: list[TaskRow], tmp_path: 
     task_health = api.get(f"/api/v1/datasets/d/tasks/{rows[0].task.id}/health").json()
     assert task_health["validations"][0]["coverage"] == coverage[0].model_dump()
     assert task_health["validations"][1]["coverage"] is None
+
+
+def test_test_strength_is_shown_filtered_sorted_and_exported(rows: list[TaskRow], tmp_path: Path) -> None:
+    viewer = signed_in(Role.VIEWER)
+    assert viewer.get("/datasets/d/health/").context["strength"] is None
+    records = [
+        record(rows[0], RowStatus.VALID, run="9", time=2.0, strength=strength(9, 10)),
+        record(rows[1], RowStatus.VALID, run="9", time=2.0, strength=strength(2, 4)),
+    ]
+    append(tmp_path / "datasets" / "d", records)
+    datasets.sync(name="d")
+
+    context = viewer.get("/datasets/d/health/").context
+    assert context["strength"].kinds == {"fault": (11, 14)}
+    assert [(bin.label, bin.amounts) for bin in context["strength_bins"] if any(bin.amounts)] == [
+        ("50 – 60\u202f%", (1,)),
+        ("90 – 100\u202f%", (1,)),
+    ]
+    assert [task.instance_id for task in context["weakest"]] == ["row-1", "row-0"]
+    weakest_first = viewer.get("/datasets/d/?order=weakest").context["rows"]
+    assert [line.task.instance_id for line in weakest_first][:3] == ["row-1", "row-0", "row-2"]
+    strong = viewer.get("/datasets/d/?strength_min=0.6").context["rows"]
+    assert [line.task.instance_id for line in strong] == ["row-0"]
+
+    address = f"/datasets/d/tasks/{rows[1].task.id}/"
+    assert "fault 2 of 4" in tight(text(viewer, address))
+    assert "a fault in f, a.py:3" not in text(viewer, address)
+    assert "a fault in f, a.py:3" in text(signed_in(Role.OPERATOR), address)
+    token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")
+    found = bearer(token).get(f"/api/v1/datasets/d/tasks/{rows[1].task.id}/health").json()
+    assert found["validations"][0]["strength"] == {
+        "kinds": {"fault": {"graded": 4, "rejected": 2}},
+        "passed": [],
+    }
+    weak = bearer(token).get("/api/v1/datasets/d/tasks?strength_max=0.5").json()["items"]
+    assert [(task["instance_id"], task["strength"]) for task in weak] == [("row-1", 0.5)]
+
+    exported = [json.loads(line) for line in datasets.export_lines(name="d")]
+    assert [line["task"]["instance_id"] for line in exported if "strength" in line] == ["row-0", "row-1"]
+    assert exported[0]["strength"] == records[0].model_dump(mode="json")["strength"]
 
 
 def test_proofs_of_curation_and_first_use_are_shown_before_any_validation(

@@ -20,7 +20,7 @@ from engine.events.health import (
 from engine.types import TaskRow
 from tests.builders.web.event_builders import Stream
 from tests.builders.web.web_builders import launched, make_user, post
-from tests.unit.datasets.test_health import make_row
+from tests.unit.datasets.test_health import make_row, strength
 from tests.unit.datasets.test_health import record as make_record
 from webapp.core.permissions import Role
 from webapp.datasets.services import datasets, quarantine
@@ -73,6 +73,7 @@ def assert_mirrored(home: Path, rows: list[TaskRow]) -> None:
         assert task.quarantined == (health.quarantined if health else False)
         assert task.quarantine_reason == (health.reason if health else "")
         assert task.quarantine_by == (health.by if health else "")
+        assert task.strength == (health.strength if health else None)
 
 
 def test_validation_events_update_the_tasks_as_they_arrive(home: Path, rows: list[TaskRow]) -> None:
@@ -115,11 +116,14 @@ def test_mirrored_file_agrees_with_the_standings_read_by_engines(home: Path, row
                 id="a", task_id=rows[3].task.id, content=make_record(rows[3], RowStatus.VALID).content,
                 time=5.0, quarantined=True, reason="leaks", by="ada",
             ),
+            make_record(rows[0], RowStatus.VALID, run="3", time=3.0, strength=strength(3, 4)),
+            make_record(rows[0], RowStatus.VALID, run="4", time=4.0),
+            make_record(rows[2], RowStatus.VALID, run="4", time=4.0, strength={"kinds": {}}),
         ],
     )  # fmt: skip
     datasets.sync(name="d")
     assert_mirrored(home, rows)
-    assert Validation.objects.filter(task=task_of(rows[0])).count() == 2
+    assert Validation.objects.filter(task=task_of(rows[0])).count() == 4
     before = list(Validation.objects.values_list("pk", "status"))
     Dataset.objects.update(health_checksum="")
     datasets.sync(name="d")
@@ -203,6 +207,7 @@ def test_run_stores_the_selection_of_its_tasks(home: Path, rows: list[TaskRow]) 
     post(claim, stream)
     run.refresh_from_db()
     assert run.selection["train"] == {
-        "num_tasks": 9, "num_selected": 7, "num_quarantined": 2, "num_outside": 0, "num_unmeasured": 0,
+        "num_tasks": 9, "num_selected": 7, "num_quarantined": 2, "num_outside": 0, "num_weak": 0,
+        "num_unmeasured": 0,
     }  # fmt: skip
     assert set(run.selection) == {"train", "heldout"}

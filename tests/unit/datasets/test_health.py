@@ -255,6 +255,39 @@ def test_select_filters_by_measured_solve_rate(tmp_path: Path) -> None:
     assert (selection.num_outside, selection.num_unmeasured) == (1, 2)
 
 
+def strength(rejected: int, graded: int) -> dict[str, object]:
+    return {"kinds": {"fault": {"graded": graded, "rejected": rejected}}, "passed": ["a fault in f, a.py:3"]}
+
+
+def test_select_filters_by_measured_test_strength(tmp_path: Path) -> None:
+    rows = [make_row(name) for name in ("weak", "strong", "new", "none")]
+    with pytest.raises(DatasetError, match="never measured.*--wrong-patches"):
+        select(rows, DatasetConfig(name="d", min_strength=0.5), tmp_path)
+    append(
+        tmp_path,
+        [
+            record(rows[0], RowStatus.VALID, strength=strength(9, 10)),
+            record(rows[0], RowStatus.VALID, run="2", strength=strength(4, 10)),
+            record(rows[0], RowStatus.VALID, run="3"),
+            record(rows[1], RowStatus.VALID, strength=strength(8, 10)),
+            record(rows[3], RowStatus.VALID, strength={"kinds": {}}),
+        ],
+    )
+    selection = select(rows, DatasetConfig(name="d", min_strength=0.8), tmp_path)
+    assert [row.task.instance_id for row in selection.rows] == ["strong", "new", "none"]
+    assert (selection.num_weak, selection.num_quarantined, selection.num_outside) == (1, 0, 0)
+    everything = select(rows, DatasetConfig(name="d", min_strength=0.4), tmp_path)
+    assert everything.rows == tuple(rows), "the newest measurement counts, not the newest validation"
+
+
+def test_events_do_not_name_the_wrong_patches_that_pass() -> None:
+    found = record(make_row(), RowStatus.VALID, strength=strength(4, 10))
+    assert found.without_secrets().strength is not None
+    assert "a.py" not in found.without_secrets().model_dump_json()
+    assert found.strength is not None
+    assert found.strength.passed
+
+
 def test_failed_selection_reports_the_reason(tmp_path: Path) -> None:
     row = make_row()
     with pytest.raises(DatasetError, match="never measured.*dataset difficulty"):

@@ -76,6 +76,7 @@ def _selected(payload: Payload) -> str:
         f"{payload[name]} {label}"
         for name, label in (
             ("num_quarantined", "in quarantine"), ("num_outside", "outside the selected solve rates"),
+            ("num_weak", "with weaker tests"),
             ("num_unmeasured", "without a measured solve rate"),
         )
         if payload.get(name)

@@ -27,7 +27,8 @@ app = command_group()
 
 SUMMARY_KEYS = (
     "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
-    "tests_value", "tests_changed", "tests_added", "tests_without_mutant", "seconds",
+    "tests_value", "tests_changed", "tests_added", "tests_without_mutant", "wrong_patches",
+    "wrong_patches_rejected", "seconds",
 )  # fmt: skip
 _SYNC_WAIT_S = 60.0
 
@@ -44,6 +45,10 @@ def validate(
     rows: Annotated[
         Literal["all", "unvalidated", "suspect"] | None, typer.Option(help="Rows to validate (default: all).")
     ] = None,
+    wrong_patches: Annotated[
+        int | None,
+        typer.Option(help="Wrong patches of each valid row to grade, for the strength of its tests; try 24."),
+    ] = None,
     settings: Settings = None,
     no_wait: NoWait = False,
     as_json: AsJson = False,
@@ -52,8 +57,11 @@ def validate(
 
     The last line is one JSON object of counts. The exit status is 0 if the run succeeds, whatever it finds.
     """
+    overrides = parse_settings(settings or ())
+    if wrong_patches is not None:
+        overrides["validation.wrong_patches"] = wrong_patches
     run = dataset_runs.launch_validation(
-        name=name, repeats=repeats, splits=split or [], rows=rows, overrides=parse_settings(settings or ())
+        name=name, repeats=repeats, splits=split or [], rows=rows, overrides=overrides
     )
     if no_wait:
         print_run(run, as_json=as_json)

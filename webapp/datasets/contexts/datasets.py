@@ -130,6 +130,9 @@ def parse_task_filters(params: Mapping[str, str]) -> TaskFilters:
         solved=solved if solved in SOLVED_LABELS else "",
         rate_min=_share(params.get("rate_min", "")),
         rate_max=_share(params.get("rate_max", "")),
+        strength_min=_share(params.get("strength_min", "")),
+        strength_max=_share(params.get("strength_max", "")),
+        order="weakest" if params.get("order") == "weakest" else "",
     )
 
 

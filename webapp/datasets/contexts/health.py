@@ -16,7 +16,14 @@ from webapp.core.selectors import Page
 from webapp.datasets.models.datasets import Dataset, Task
 from webapp.datasets.selectors import difficulty
 from webapp.datasets.selectors import health as reads
-from webapp.datasets.selectors.health import NO_TIMES, SECOND_BOUNDS, GradingTimes, MutantCounts, OutcomeCount
+from webapp.datasets.selectors.health import (
+    NO_TIMES,
+    SECOND_BOUNDS,
+    GradingTimes,
+    MutantCounts,
+    OutcomeCount,
+    StrengthCounts,
+)
 from webapp.runs.contexts.runs import page_number
 from webapp.runs.models.runs import Run
 
@@ -108,6 +115,9 @@ class HealthContext:
     """Number of graded rollouts behind the solve rates."""
     mutants: MutantCounts | None
     failed_proofs: tuple[Task, ...]
+    strength: StrengthCounts | None
+    strength_bins: tuple[Bin, ...]
+    weakest: tuple[Task, ...]
     runs: tuple[RunLine, ...]
     active: Run | None
     params: Mapping[str, str]
@@ -125,6 +135,7 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
     times = tuple((label, measured.get(side, NO_TIMES)) for side, label in _TIMED) if measured else ()
     profile = difficulty.profile(dataset)
     mutants = reads.mutant_counts(dataset)
+    strength = reads.strength_counts(dataset)
     flaky = sum(count.tasks for count in counts if count.health == RowStatus.FLAKY)
     return HealthContext(
         section="datasets",
@@ -143,10 +154,13 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
         times=times,
         time_bins=_time_bins([series for _, series in times]),
         solved=_solved(profile.classes, url),
-        solve_bins=_solve_bins(profile.bins) if profile.attempts else (),
+        solve_bins=_share_bins(profile.bins) if profile.attempts else (),
         attempts=profile.attempts,
         mutants=mutants,
         failed_proofs=tuple(reads.failed_proofs(dataset)) if mutants and mutants.tasks_failed else (),
+        strength=strength,
+        strength_bins=_share_bins(strength.counts) if strength else (),
+        weakest=tuple(reads.weakest_tasks(dataset)) if strength else (),
         runs=tuple(_run_line(run) for run in runs),
         active=active,
         params=dict(params),
@@ -225,7 +239,7 @@ def _seconds(bound: float) -> str:
     return f"{bound:g}\u202fs" if bound < 60 else f"{bound / 60:g}\u202fmin"
 
 
-def _solve_bins(counts: Sequence[int]) -> tuple[Bin, ...]:
+def _share_bins(counts: Sequence[int]) -> tuple[Bin, ...]:
     size = 100 // len(counts)
     most = max(counts)
     return tuple(

@@ -73,6 +73,8 @@ class Task(models.Model):
     """Newest proof of mutated tests for this content."""
     health = models.CharField(max_length=16, blank=True, default="")
     """Status of ``validation``; empty without one."""
+    strength = models.FloatField(null=True, blank=True)
+    """Share of wrong patches that the tests rejected in the newest validation that measured it."""
     quarantined = models.BooleanField(default=False)
     quarantine_reason = models.TextField(blank=True, default="")
     quarantine_by = models.CharField(max_length=150, blank=True, default="")
@@ -91,6 +93,7 @@ class Task(models.Model):
                 name="task_statement",
             ),
             models.Index(fields=["dataset", "health", "position"], name="task_health"),
+            models.Index(fields=["dataset", "strength", "position"], name="task_strength"),
             # Covers the counts of a dataset's health page, which are read by an index-only scan.
             models.Index(
                 fields=["dataset"],

@@ -42,6 +42,11 @@ class Validation(models.Model):
         null=True, blank=True
     )
     """Mutated tests, see ``engine.events.health.MutantCoverage``; None if not attempted."""
+    strength: models.JSONField[dict[str, Any] | None, dict[str, Any] | None] = models.JSONField(
+        null=True, blank=True
+    )
+    """Test strength, see ``engine.events.health.TestStrength``; None if not measured. Only persons who may
+    see answers may see its ``passed``."""
     sides: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``{"noop": {...}, "gold": {...}}`` with every verdict and time, see ``engine.events.health.Side``."""
 

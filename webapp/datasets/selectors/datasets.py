@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from django.conf import settings
-from django.db.models import Count, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Sum
+from django.db.models import Count, F, IntegerField, Max, OuterRef, Q, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from webapp.core.selectors import Page, map_page, paginate
@@ -68,6 +68,11 @@ class TaskFilters:
     rate_min: float | None = None
     rate_max: float | None = None
     """Bounds of the measured solve rate, both included."""
+    strength_min: float | None = None
+    strength_max: float | None = None
+    """Bounds of the measured test strength, both included."""
+    order: str = ""
+    """``weakest``: by test strength, tasks without a measurement last; empty: the dataset's order."""
 
     @property
     def by_rate(self) -> bool:
@@ -76,10 +81,11 @@ class TaskFilters:
 
 
 def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
-    """Return tasks in the dataset's order, each with its newest valid validation."""
+    """Return tasks, each with its newest valid validation."""
     # The first query selects keys from narrow indexes; the second one loads only the rows of the page.
+    order = [F("strength").asc(nulls_last=True)] if filters.order == "weakest" else []
     page = paginate(
-        _narrowed(dataset, filters).only("pk").order_by("position", "id"), number=number, size=size
+        _narrowed(dataset, filters).only("pk").order_by(*order, "position", "id"), number=number, size=size
     )
     tasks = Task.objects.select_related("validation").defer("problem_statement")
     shown = tasks.in_bulk([task.pk for task in page.rows])
@@ -102,6 +108,10 @@ def _narrowed(dataset: Dataset, filters: TaskFilters) -> QuerySet[Task]:
         tasks = tasks.filter(validation__noop=filters.noop)
     if filters.gold:
         tasks = tasks.filter(validation__gold=filters.gold)
+    if filters.strength_min is not None:
+        tasks = tasks.filter(strength__gte=filters.strength_min)
+    if filters.strength_max is not None:
+        tasks = tasks.filter(strength__lte=filters.strength_max)
     if filters.solved == "unmeasured":
         tasks = tasks.exclude(pk__in=difficulty.measured_tasks(dataset.pk))
     elif filters.solved:

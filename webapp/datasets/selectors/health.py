@@ -117,6 +117,54 @@ def grading_times(dataset: Dataset) -> dict[str, GradingTimes]:
 
 
 @dataclass(frozen=True, slots=True)
+class StrengthCounts:
+    """Test strength of a dataset's tasks."""
+
+    tasks: int
+    """Number of tasks with a measurement."""
+    counts: tuple[int, ...]
+    """Number of tasks per tenth of the share of rejected wrong patches; 1 belongs to the last tenth."""
+    mean: float
+    kinds: dict[str, tuple[int, int]]
+    """Kind of wrong patch → (rejected, graded), over all tasks."""
+
+
+STRENGTH_BINS = 10
+
+
+def strength_counts(dataset: Dataset) -> StrengthCounts | None:
+    """Return the test strength of active tasks; None if it was never measured."""
+    tasks = Task.objects.filter(dataset=dataset, active=True, strength__isnull=False)
+    counts = [0] * STRENGTH_BINS
+    shares = list(tasks.values_list("strength", flat=True))
+    if not shares:
+        return None
+    for share in shares:
+        counts[min(int(share * STRENGTH_BINS), STRENGTH_BINS - 1)] += 1
+    with connection.cursor() as cursor:
+        cursor.execute(_KINDS, [dataset.pk])
+        kinds = {kind: (int(rejected), int(graded)) for kind, rejected, graded in cursor.fetchall()}
+    return StrengthCounts(len(shares), tuple(counts), sum(shares) / len(shares), kinds)
+
+
+_KINDS = (
+    "SELECT k.key, sum((k.value->>'rejected')::int), sum((k.value->>'graded')::int) FROM ("
+    "SELECT DISTINCT ON (t.id) v.strength FROM webapp_validation v JOIN webapp_task t ON t.id = v.task_id"
+    " WHERE t.dataset_id = %s AND t.active AND jsonb_path_exists(v.strength, '$.kinds.*')"
+    " AND (t.content = '' OR v.content = t.content) ORDER BY t.id, v.time DESC, v.id DESC"
+    ") newest, jsonb_each(newest.strength->'kinds') k GROUP BY 1 ORDER BY 1"
+)
+
+
+def weakest_tasks(dataset: Dataset, limit: int = 10) -> list[Task]:
+    """Return tasks whose tests let a wrong patch pass, the weakest first."""
+    tasks = Task.objects.filter(dataset=dataset, active=True, strength__lt=1)
+    return list(
+        tasks.select_related("validation").defer("problem_statement").order_by("strength", "position")[:limit]
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class MutantCounts:
     """Numbers of required tests by their best proven mutant."""
 

@@ -22,7 +22,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from engine.errors import DatasetError
-from engine.events.health import content_hash
+from engine.events.health import ValidationRecord, content_hash
+from engine.events.health import read as read_health
 from engine.reading import parse_json
 from engine.redaction import redactor
 from webapp.core.services import audit, notifications
@@ -98,12 +99,18 @@ def _provenance(header: Any) -> dict[str, Any]:
 def export_lines(*, name: str) -> Iterator[str]:
     """Yield a dataset's lines ``{"task", "answer", "split"}``, the import format ``trainyard``.
 
-    The rows are exported unchanged, so an import restores them under the same ids.
+    The rows are exported unchanged, so an import restores them under the same ids. Rows whose test strength
+    was measured have it too (``strength``, see ``engine.events.health.TestStrength``).
 
     Raises:
         DatasetError: the folder is missing or malformed.
     """
     folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
+    strengths = {
+        (record.task_id, record.content): record.strength.model_dump(mode="json")
+        for record in read_health(folder)
+        if isinstance(record, ValidationRecord) and record.strength is not None
+    }
     try:
         with (folder / _FILES[1]).open("rb") as tasks, (folder / _FILES[2]).open("rb") as answers:
             pairs: Iterator[tuple[Row, Row]] = zip_longest(
@@ -114,7 +121,11 @@ def export_lines(*, name: str) -> Iterator[str]:
                     raise DatasetError(f"{_FILES[2]}: belongs to another task", row=number, field="id")
                 visible = {key: value for key, value in task.items() if key != "split"}
                 hidden = {key: value for key, value in answer.items() if key != "id"}
-                yield json.dumps({"task": visible, "answer": hidden, "split": task.get("split", "")}) + "\n"
+                line = {"task": visible, "answer": hidden, "split": task.get("split", "")}
+                if strengths:
+                    strength = strengths.get((str(task.get("id")), content_hash(task, answer)))
+                    line |= {"strength": strength} if strength else {}
+                yield json.dumps(line) + "\n"
     except OSError as error:
         raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
 

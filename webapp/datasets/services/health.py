@@ -83,14 +83,22 @@ _NEWEST = (
     "LEFT JOIN LATERAL (SELECT * FROM {table} r WHERE r.task_id = x.id"
     " AND (x.content = '' OR r.content = x.content) ORDER BY r.time DESC, r.id DESC LIMIT 1) {name} ON TRUE "
 )
+_STRENGTH = (
+    "LEFT JOIN LATERAL (SELECT (SELECT sum((k->>'rejected')::float) / nullif(sum((k->>'graded')::float), 0)"
+    " FROM jsonb_path_query(r.strength, '$.kinds.*') k) AS strength FROM webapp_validation r"
+    " WHERE r.task_id = x.id AND (x.content = '' OR r.content = x.content)"
+    " AND jsonb_path_exists(r.strength, '$.kinds.*')"
+    " ORDER BY r.time DESC, r.id DESC LIMIT 1) m ON TRUE "
+)
 _REFRESH = (
     "UPDATE webapp_task t SET validation_id = v.id, proof_id = p.id, health = coalesce(v.status, ''),"  # noqa: S608
     " quarantined = coalesce(d.quarantined, v.quarantine AND v.status = ANY(%s), FALSE),"
     " quarantine_reason = coalesce(d.reason, v.reason, ''), quarantine_by = coalesce(d.by, ''),"
-    " quarantine_since = coalesce(d.time, v.time) FROM webapp_task x "
+    " quarantine_since = coalesce(d.time, v.time), strength = m.strength FROM webapp_task x "
     + _NEWEST.format(table="webapp_validation", name="v")
     + _NEWEST.format(table="webapp_quarantinedecision", name="d")
     + _NEWEST.format(table="webapp_proof", name="p")
+    + _STRENGTH
     + "WHERE t.id = x.id AND x.id = ANY(%s)"
 )
 """``engine.events.health.row_health`` in SQL."""
@@ -172,6 +180,7 @@ def _validation(task_id: int, record: ValidationRecord, runs: dict[str, int]) ->
         flaky_tests=without_nul(record.flaky_tests), num_flaky_tests=record.num_flaky_tests,
         reason=without_nul(record.reason), quarantine=record.quarantine,
         coverage=record.coverage.model_dump(mode="json") if record.coverage is not None else None,
+        strength=without_nul(record.strength.model_dump(mode="json")) if record.strength else None,
         sides=without_nul({side: getattr(record, side).model_dump(mode="json") for side in ("noop", "gold")}),
     )  # fmt: skip
 

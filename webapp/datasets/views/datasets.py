@@ -74,7 +74,11 @@ def dataset_validate(request: HttpRequest, person: Person, name: str) -> HttpRes
     posted = posted_of(request)
     settings = {
         setting: posted[field]
-        for field, setting in (("backend", "sandbox.backend"), ("repeats", "validation.repeats"))
+        for field, setting in (
+            ("backend", "sandbox.backend"),
+            ("repeats", "validation.repeats"),
+            ("wrong_patches", "validation.wrong_patches"),
+        )
         if posted.get(field)
     }
     try:
