@@ -1,6 +1,6 @@
 """False alarms of grading: honest patches graded as tampered, and solutions that fail; both must be 0.
 
-Patches: the gold patch with an unrelated edit (the gold patch alone is not audited), the edit alone, and wrong
+Patches: the gold patch with an unrelated edit (it alone is not audited), the edit alone, and wrong
 patches as for test strength. Tasks: the quickstart's; of three other packages, made by injecting faults; the
 example images where ``DOCKER_HOST`` names a daemon and ``make docker-examples`` built them. Tasks of our own
 datasets are graded by the driver's report, every fourth also by a script, like rows of SWE-bench. All are
