@@ -175,7 +175,8 @@ def _faulty(
         data = apply_fault(after[path].data.decode(), fault).encode()
         if path in before and before[path].data == data:
             continue  # the fault of the task itself
-        detail = f"{fault.kind.replace('_', ' ')} in {fault.function}, {path}:{fault.line}"
+        place = f"{fault.kind.replace('_', ' ')} in {fault.function}, {path}:{fault.line}"
+        detail = f"{place}: {fault.mutated.strip()}"
         yield FAULT, detail, {**after, path: after[path]._replace(data=data)}
 
 

@@ -148,7 +148,7 @@ def test_test_strength_is_shown_filtered_sorted_and_exported(rows: list[TaskRow]
     assert [line.task.instance_id for line in strong] == ["row-0"]
 
     address = f"/datasets/d/tasks/{rows[1].task.id}/"
-    assert "fault 2 of 4" in tight(text(viewer, address))
+    assert "of plausible wrong patches rejected: fault 2 of 4" in tight(text(viewer, address))
     assert "a fault in f, a.py:3" not in text(viewer, address)
     assert "a fault in f, a.py:3" in text(signed_in(Role.OPERATOR), address)
     token = accounts.create_token(user=make_user("api", Role.VIEWER), name="t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from django.urls import reverse
 
@@ -190,6 +191,8 @@ class TaskContext:
     num_trajectories: int
     solve: SolveRate
     validations: tuple[Validation, ...]
+    strength: Mapping[str, Any] | None
+    """Newest measurement of the test strength of this content, see ``Validation.strength``."""
     decisions: tuple[QuarantineDecision, ...]
     can_operate: bool
 
@@ -199,6 +202,8 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
     answer = reads.get_answer(task) if shows_answer else None
     trajectories = search(TrajectoryFilters(task=task.key), before=None, size=25)
     dataset_url = reverse("dataset-detail", args=[task.dataset.name])
+    validations = health_reads.validations_of(task)
+    measured = (found.strength for found in validations if found.content == task.content)
     return TaskContext(
         section="datasets",
         crumbs=(
@@ -220,7 +225,8 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         trajectories=tuple(trajectories.rows),
         num_trajectories=trajectories.total,
         solve=difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, SolveRate()),
-        validations=tuple(health_reads.validations_of(task)),
+        validations=tuple(validations),
+        strength=next(filter(None, measured), None),
         decisions=tuple(health_reads.decisions_about(task)),
         can_operate=can_operate,
     )

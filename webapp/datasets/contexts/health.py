@@ -154,12 +154,12 @@ def build_health(dataset: Dataset, params: Mapping[str, str], *, can_operate: bo
         times=times,
         time_bins=_time_bins([series for _, series in times]),
         solved=_solved(profile.classes, url),
-        solve_bins=_share_bins(profile.bins) if profile.attempts else (),
+        solve_bins=_solve_bins(profile.bins) if profile.attempts else (),
         attempts=profile.attempts,
         mutants=mutants,
         failed_proofs=tuple(reads.failed_proofs(dataset)) if mutants and mutants.tasks_failed else (),
         strength=strength,
-        strength_bins=_share_bins(strength.counts) if strength else (),
+        strength_bins=_bins(_SHARES, [strength.counts]) if strength else (),
         weakest=tuple(reads.weakest_tasks(dataset)) if strength else (),
         runs=tuple(_run_line(run) for run in runs),
         active=active,
@@ -239,10 +239,12 @@ def _seconds(bound: float) -> str:
     return f"{bound:g}\u202fs" if bound < 60 else f"{bound / 60:g}\u202fmin"
 
 
-def _share_bins(counts: Sequence[int]) -> tuple[Bin, ...]:
-    size = 100 // len(counts)
+_SHARES = tuple(f"{10 * n} – {10 * (n + 1)}\u202f%" for n in range(reads.STRENGTH_BINS))
+
+
+def _solve_bins(counts: Sequence[int]) -> tuple[Bin, ...]:
     most = max(counts)
     return tuple(
-        Bin(f"{size * n} – {size * (n + 1)}\u202f%", (amount,), (round(100 * amount / most, 2),))
-        for n, amount in enumerate(counts)
+        Bin(label, (amount,), (round(100 * amount / most, 2),))
+        for label, amount in zip(_SHARES, counts, strict=True)
     )

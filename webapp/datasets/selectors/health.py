@@ -130,13 +130,14 @@ class StrengthCounts:
 
 
 STRENGTH_BINS = 10
+"""Number of bins, as of solve rates."""
 
 
 def strength_counts(dataset: Dataset) -> StrengthCounts | None:
     """Return the test strength of active tasks; None if it was never measured."""
-    tasks = Task.objects.filter(dataset=dataset, active=True, strength__isnull=False)
+    tasks = Task.objects.filter(dataset=dataset, active=True)
     counts = [0] * STRENGTH_BINS
-    shares = list(tasks.values_list("strength", flat=True))
+    shares = [share for share in tasks.values_list("strength", flat=True) if share is not None]
     if not shares:
         return None
     for share in shares:
