@@ -137,7 +137,7 @@ async def test_validation_assigns_each_kind_of_row_its_status(home: Path, valida
     assert validated.outcome.summary | {"seconds": 0} == {
         "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
         "quarantined": 8, "tests_value": 2, "tests_changed": 0, "tests_added": 0, "tests_without_mutant": 0,
-        "seconds": 0,
+        "wrong_patches": 0, "wrong_patches_rejected": 0, "seconds": 0,
     }  # fmt: skip
     records = by_name(home, dataset)
     assert {name: record.status for name, record in records.items()} == {
