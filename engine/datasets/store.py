@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
+from engine.datasets import replaced
 from engine.errors import DatasetError
 from engine.events import health
 from engine.files import replace_folder
@@ -152,7 +153,7 @@ def answer_line(row: TaskRow) -> str:
 
 
 def swap_in(staging: Path, target: Path) -> None:
-    """Replace the dataset folder with the new one; health records of the old rows are kept."""
+    """Replace the dataset folder with the new one; health records and ids of the old rows are kept."""
     if not target.exists():
         replace_folder(staging, target)
         return
@@ -162,6 +163,7 @@ def swap_in(staging: Path, target: Path) -> None:
                 shutil.copytree(target / name, staging / name, copy_function=os.link)
             elif (target / name).exists():
                 shutil.copy2(target / name, staging / name)
+        replaced.record(target, staging)
         replace_folder(staging, target)
 
 
