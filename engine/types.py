@@ -28,10 +28,11 @@ class RunKind(StrEnum):
     CURATE = "curate"
     VALIDATE = "validate"
     IMPORT = "import"
+    REGRADE = "regrade"
 
     @property
     def has_rollouts(self) -> bool:
-        """Return whether agents act in runs of this kind; others create data, score or imitate."""
+        """Return whether agents act in runs of this kind; others create data, score, grade or imitate."""
         return self in (RunKind.ROLLOUT, RunKind.TRAIN, RunKind.IMPROVE, RunKind.EVALUATE)
 
 

@@ -59,6 +59,7 @@ from engine.config.policies import (
     TransformerPolicyConfig,
     VllmConfig,
 )
+from engine.config.regrading import RegradeConfig
 from engine.config.rollout import (
     AgentConfig,
     CollectionConfig,
@@ -405,6 +406,22 @@ class TestVerifierRun(_Run):
     sandbox: SandboxConfig = SandboxConfig()
 
 
+class RegradeRun(_Run):
+    """Regrading: the patches of finished runs graded again, by the current tests and rules."""
+
+    kind: Literal["regrade"] = "regrade"
+    regrade: RegradeConfig = RegradeConfig()
+    grading: GradingConfig = GradingConfig(timeout_s=1800.0)
+    sandbox: SandboxConfig = SandboxConfig()
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        if not self.grading.reuse_verdicts:
+            message = "has no effect: equal patches of a task are graded once; leave it out"
+            raise ImpossibleSettingsError([Problem(message, "grading.reuse_verdicts")])
+        return self
+
+
 AnyRun = (
     TrainRun
     | ImproveRun
@@ -415,6 +432,7 @@ AnyRun = (
     | Annotated[CurateRun | CommitCurateRun, Field(discriminator="source")]
     | ValidateRun
     | ImportRun
+    | RegradeRun
 )
 _TAGS = ("kind", "data", "method", "source")
 """Settings that select the class of a run."""

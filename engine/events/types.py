@@ -16,6 +16,7 @@ from pydantic import Field, FiniteFloat, TypeAdapter
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.record import BigInt, Int, Record, RunEvent
+from engine.events.regrading import RegradeRecord
 from engine.events.replay import ReplayRecord, SampledResponse
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.schedule import BatchSelected, GroupAdmitted, Timeline
@@ -451,6 +452,18 @@ class TestExamined(RunEvent):
     test: ExaminedTestRecord
 
 
+class TrajectoryRegraded(RunEvent):
+    """The patch of another run's trajectory was graded again; a later event about it replaces it."""
+
+    type: Literal["trajectory_regraded"] = "trajectory_regraded"
+    source: str = Field(min_length=1, max_length=200)
+    """Run of the trajectory, by its folder's name."""
+    source_epoch: Int | None = None
+    """Attempt of that run that made the trajectory."""
+    ref: TrajectoryRef
+    regrade: RegradeRecord
+
+
 class Alert(RunEvent):
     """A condition that a person should look at."""
 
@@ -487,6 +500,7 @@ AnyEvent = (
     | EnginesReported
     | TrajectoryScored
     | TestExamined
+    | TrajectoryRegraded
     | Alert
 )
 Event = Annotated[AnyEvent, Field(discriminator="type")]

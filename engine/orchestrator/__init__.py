@@ -23,6 +23,7 @@ from engine.config.run import (
     ImportRun,
     ImproveRun,
     JudgeTrainingRun,
+    RegradeRun,
     RolloutRun,
     SftRun,
     TestVerifierRun,
@@ -54,6 +55,7 @@ _KINDS: Mapping[type[AnyRun], str] = {
     VerifierRun: "engine.orchestrator.verification.verify:verify",
     TestVerifierRun: "engine.orchestrator.verification.verify_by_tests:verify_by_tests",
     ImportRun: "engine.orchestrator.importing:import_set",
+    RegradeRun: "engine.orchestrator.regrading.regrade:regrade",
     ValidateRun: "engine.orchestrator.validate:validate_dataset",
 }
 

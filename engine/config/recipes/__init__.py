@@ -55,6 +55,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "train-judge": verifying.train_judge,
     "verify-by-tests": verifying.verify_by_tests,
     "write-tests": verifying.write_tests,
+    "regrade": verifying.regrade,
     "validate-dataset": validation.validate,
     "import-dataset": importing.import_set,
     "commits-dataset": commits.dataset,

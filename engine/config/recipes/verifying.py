@@ -1,4 +1,4 @@
-"""Verification of finished trajectories."""
+"""Verification and regrading of finished trajectories."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from engine.config.learning.fine_tuning import FineTuningConfig
 from engine.config.policies import TransformerPolicyConfig
 from engine.config.recipes.quickstart import DATASET
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
-from engine.config.run import JudgeTrainingRun, RolloutRun, TestVerifierRun, VerifierRun
+from engine.config.run import JudgeTrainingRun, RegradeRun, RolloutRun, TestVerifierRun, VerifierRun
 
 
 def verify() -> VerifierRun:
@@ -49,3 +49,8 @@ def train_judge() -> JudgeTrainingRun:
             heldout_share=0.05,
         ),
     )
+
+
+def regrade() -> RegradeRun:
+    """Grade the patches of finished runs again, by the current tests and rules."""
+    return RegradeRun(name="regrading")

@@ -28,10 +28,10 @@ from engine.grading.grades import grade_of
 from engine.grading.own_box import OwnBoxGrading
 from engine.grading.solution import gold_patch
 from engine.grading.strength import choose_wrong_patches, measure_strength
+from engine.orchestrator.tasks.retries import graded, retry_waits
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, TaskRow, Verdict
 
-_LONGEST_WAIT_S = 60.0
 _T = TypeVar("_T")
 
 
@@ -70,6 +70,9 @@ class RowCheck:
         self._references = references
         self._run_id = run_id
         self._failed = failed or {}
+        settings = config.validation
+        self._waits = retry_waits(settings.infra_retries, settings.retry_wait_s)
+        """Waits before retries after infrastructure failures, seconds."""
         self._grader = Grader(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
         self._prover = Prover(backend=backend, config=config.grading, sandbox=config.sandbox, run_id=run_id)
 
@@ -161,7 +164,7 @@ class RowCheck:
         return await measure_strength(
             row,
             patches,
-            lambda timed, patch: self._graded(self._patch_grading(timed, patch)),
+            lambda timed, patch: graded(self._patch_grading(timed, patch), self._waits),
             solution_s=max(grade.seconds for grade in gold),
             timeout_s=self._grader.timeout_s(row),
         )
@@ -182,35 +185,20 @@ class RowCheck:
         grades: list[Grade] = []
         for _ in range(times):
             try:
-                grades.append(await self._graded(grade))
+                grades.append(await graded(grade, self._waits))
             except DatasetError as error:
                 return [*grades, _refused(f"it cannot be graded: {error}")]
             if _is_last(grades[-1]):
                 break
         return grades
 
-    async def _graded(self, grade: Callable[[], Awaitable[Grade]]) -> Grade:
-        """Grade a row once; a grading lost to infrastructure is repeated after a wait."""
-        result = await grade()
-        for wait_s in self._waits():
-            if result.verdict is not Verdict.INFRA_ERROR:
-                break
-            await asyncio.sleep(wait_s)
-            result = await grade()
-        return result
-
     async def _patiently(self, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """Return the result of an attempt; one lost to infrastructure is repeated after a wait."""
-        for wait_s in self._waits():
+        for wait_s in self._waits:
             with suppress(SandboxError):
                 return await attempt()
             await asyncio.sleep(wait_s)
         return await attempt()
-
-    def _waits(self) -> list[float]:
-        """Return the waits before retries after infrastructure failures, seconds."""
-        settings = self._config.validation
-        return [min(_LONGEST_WAIT_S, settings.retry_wait_s * 2**n) for n in range(settings.infra_retries)]
 
 
 def _is_last(grade: Grade) -> bool:

@@ -17,7 +17,7 @@ import structlog
 
 from engine.datasets.store import load_dataset
 from engine.errors import ConfigError, DatasetError, Problem
-from engine.events.delivery.spool import SPOOL_NAME, read_lines
+from engine.events.delivery.spool import SPOOL_NAME, SpoolLine, read_lines
 from engine.orchestrator.collection.ledger import epoch_of, is_kept, type_of
 from engine.orchestrator.context import RunContext
 from engine.rollout.summary import RolloutSummary
@@ -116,11 +116,28 @@ class StoredTrajectories:
                 submitted=event["termination"] == TerminationReason.SUBMITTED,
             )
 
+    def terminal_records(self) -> Iterator[tuple[TrajectoryId, SpoolLine]]:
+        """Yield the valid terminal record of each trajectory, in the order in which they finished."""
+        by_end = {end: identity for identity, end in self.ids.items()}
+        for line in read_lines(self._spool):
+            if (identity := by_end.get(line.end)) is not None:
+                yield identity, line
+
+    def patch_at(self, offset: int) -> str:
+        """Return the patch in the terminal record that begins at a byte offset of the spool."""
+        patch: str = json.loads(next(read_lines(self._spool, offset)).data)["patch"]
+        return patch
+
+    @property
+    def environment(self) -> str:
+        """Return the type of the environment in which the agents acted."""
+        return str((self._config.get("environment") or {}).get("type", "swe"))
+
     @cached_property
     def rows(self) -> Mapping[str, TaskRow]:
         """Return the tasks of the run's datasets by id; a dataset that cannot be read is left out."""
         rows: dict[str, TaskRow] = {}
-        for name in self._datasets:
+        for name in self.datasets:
             try:
                 rows |= {row.task.id: row for row in load_dataset(self._home, name).rows}
             except DatasetError as error:
@@ -128,14 +145,15 @@ class StoredTrajectories:
         return rows
 
     @property
-    def _datasets(self) -> Collection[str]:
+    def datasets(self) -> Collection[str]:
+        """Return the names of the datasets of the run's tasks."""
         sections = (self._config.get("dataset"), self._config.get("evaluation"))
         names = (section.get("name") or section.get("dataset") for section in sections if section)
         return tuple(dict.fromkeys(filter(None, names)))
 
     def without_task(self) -> dict[TrajectoryId, str]:
         """Return the trajectories whose task is unknown, with the reason."""
-        names = " and ".join(f"'{name}'" for name in self._datasets) or "none"
+        names = " and ".join(f"'{name}'" for name in self.datasets) or "none"
         return {
             key: f"task {key.key.task_id} is not in the datasets of run {self.name} ({names}); restore it"
             for key in self.ids
