@@ -30,7 +30,7 @@ from webapp.core.cli import command_group, escaped_streams, warn
 from webapp.datasets.cli import datasets, imports
 from webapp.datasets.cli import runs as dataset_runs
 from webapp.endpoints import cli as endpoints
-from webapp.evaluations.cli import evaluation, grade
+from webapp.evaluations.cli import evaluation, grade, regrade
 from webapp.experiments import cli as experiments
 from webapp.ingestion import cli as ingestion
 from webapp.rollouts.cli import runs as rollouts
@@ -84,7 +84,7 @@ for _command in (
     app.command()(_command)
 
 _run = command_group("Launch, list, control, edit and compare runs.")
-for _commands in (launch.app, control.app, experiments.run_app, rollouts.app):
+for _commands in (launch.app, control.app, experiments.run_app, rollouts.app, regrade.app):
     _run.add_typer(_commands)
 for _commands in (imports.app, dataset_runs.app):
     datasets.app.add_typer(_commands)

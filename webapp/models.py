@@ -9,6 +9,7 @@ from webapp.datasets.models.health import Proof, QuarantineDecision, Validation
 from webapp.endpoints.models import Endpoint
 from webapp.experiments.models import Experiment
 from webapp.rollouts.models.annotations import Annotation
+from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.models.trajectories import (
     Group,
@@ -48,6 +49,7 @@ __all__ = [
     "Proof",
     "QuarantineDecision",
     "Reaper",
+    "Regrade",
     "Run",
     "RunAttempt",
     "Sandbox",

@@ -1,4 +1,4 @@
-"""Reports and submissions of evaluations, and two evaluations compared."""
+"""Reports and submissions of evaluations, two evaluations compared, and regradings."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from django.http import HttpRequest, StreamingHttpResponse
 from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
+from engine.evaluation.flips import FLIPS
 from engine.verifiers.selection.curves import Short
 from webapp.api.auth import answer_reader, caller, viewer
 from webapp.core.services import audit
 from webapp.evaluations.contexts.comparison import compare_evaluations
+from webapp.evaluations.contexts.regrading import regraded_parts
 from webapp.evaluations.contexts.report import Question, evaluation_report
 from webapp.evaluations.contexts.submission import Submission, submission_of
+from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors.attempts import Point, has_rollouts
 from webapp.runs.api.runs import find as find_run
 
@@ -176,3 +179,71 @@ def submission_findings(
 def compare(request: HttpRequest, first: str, second: str) -> dict[str, Any]:
     """Compare two evaluations, each ``RUN:PHASE:ITERATION``, over the tasks that both graded."""
     return compare_evaluations(first, second).as_dict()
+
+
+class RegradeOut(Schema):
+    """Original and new verdict of one trajectory; ``obstacle`` is the reason where there is no new one."""
+
+    source: str
+    """Run of the trajectory."""
+    phase: str
+    iteration: int
+    task_key: str
+    index: int
+    old_verdict: str
+    old_reward: float
+    verdict: str
+    reward: float | None
+    obstacle: str
+    flip: str
+    """Outcomes before and after, such as ``passed_failed``; empty for equal ones."""
+    detail: str
+    failed_tests: list[str]
+    """Required tests that did not pass, the first ones."""
+    num_failed_tests: int
+    dataset: str
+    row: str
+    """Task of the row under which the patch was graded."""
+
+
+class RegradePage(Schema):
+    """One page of later verdicts, and their total number."""
+
+    total: int
+    items: list[RegradeOut]
+
+
+class RegradingOut(Schema):
+    """Counts of a regrading, and the rates of each run and phase by both verdicts."""
+
+    num_trajectories: int
+    num_regraded: int
+    num_lost: int
+    """Trajectories whose grading infrastructure lost."""
+    flips: dict[str, int]
+    obstacles: dict[str, int]
+    """Reason → trajectories that cannot be graded again."""
+    parts: list[dict[str, Any]]
+    """See ``webapp.evaluations.contexts.regrading.RegradedPart``."""
+
+
+@router.get("/runs/{int:run_id}/regrading", response=RegradingOut)
+def regrading(request: HttpRequest, run_id: int) -> dict[str, Any]:
+    """Return pass@1 and Best@K of the original and the new verdicts of a regrading, and its flips."""
+    run = find_run(run_id)
+    return {**asdict(regrade_reads.totals(run.pk)), "parts": list(map(asdict, regraded_parts(run)))}
+
+
+@router.get("/runs/{int:run_id}/regraded", response=RegradePage)
+def regraded(
+    request: HttpRequest, run_id: int, show: str = "flips", page: int = 1, size: int = 50
+) -> dict[str, Any]:
+    """List trajectories with both verdicts.
+
+    ``show`` is ``flips``, ``all``, ``lost``, ``not_regraded`` or a kind of flip.
+    """
+    run = find_run(run_id)
+    if show not in (*regrade_reads.SHOWN, *FLIPS):
+        raise HttpError(422, f"show is '{show}'; expected one of {', '.join((*regrade_reads.SHOWN, *FLIPS))}")
+    rows = regrade_reads.list_regrades(run.pk, show=show, number=page, size=max(1, min(size, 1000)))
+    return {"total": rows.total, "items": list(rows.rows)}

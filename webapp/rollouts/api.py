@@ -20,6 +20,7 @@ from webapp.rollouts.contexts.tokens import tokenless_reason
 from webapp.rollouts.contexts.what_if import counterfactual
 from webapp.rollouts.models.trajectories import TokenBlob, Trajectory
 from webapp.rollouts.selectors import learning as learning_reads
+from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
@@ -154,8 +155,26 @@ class GivenScoreOut(ScoreOut):
     """The verifier's run."""
 
 
+class LaterVerdictOut(Schema):
+    """Verdict by a regrading; ``obstacle`` is the reason where there is none."""
+
+    run_id: int
+    """The regrading."""
+    old_verdict: str
+    verdict: str
+    reward: float | None
+    obstacle: str
+    flip: str
+    detail: str
+    failed_tests: list[str]
+    num_failed_tests: int
+    dataset: str
+    row: str
+    """Task of the row under which the patch was graded."""
+
+
 class TrajectoryDetail(TrajectoryOut):
-    """A trajectory with its patch, tests, scores and steps."""
+    """A trajectory with its patch, tests, scores, later verdicts and steps."""
 
     patch: str
     test_log: str | None
@@ -189,6 +208,8 @@ class TrajectoryDetail(TrajectoryOut):
     tests: list[TestOut]
     scores: list[GivenScoreOut]
     """Scores by verifiers' runs."""
+    later_verdicts: list[LaterVerdictOut]
+    """Verdicts by regradings."""
 
 
 class TrajectoryPage(Schema):
@@ -361,6 +382,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
         "steps": step_reads.whole_steps(trajectory.pk),
         "tests": reads.tests(trajectory.pk),
         "scores": score_reads.given_to([trajectory]),
+        "later_verdicts": list(regrade_reads.later_verdicts(trajectory)),
     }
 
 

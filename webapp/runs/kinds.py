@@ -71,6 +71,9 @@ KINDS: Mapping[RunKind, Kind] = MappingProxyType(
             tabs=_tabs("timeline", "tasks", "checkpoints"), kept="Finished rollouts are kept.", collects=True
         ),
         RunKind.VERIFIER: Kind(tabs=_SCORES, kept="Scores are kept."),
+        RunKind.REGRADE: Kind(
+            tabs=("verdicts", "sandboxes", "events", "log", "configuration"), kept="New verdicts are kept."
+        ),
         RunKind.CURATE: Kind(
             tabs=_ROWS,
             kept="No dataset was made; what was measured is kept for the next curation of these sources.",

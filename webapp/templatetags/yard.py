@@ -24,6 +24,7 @@ from webapp.core.contexts.words import (
     COUNTERFACTUALS,
     FAILURES,
     KINDS,
+    OBSTACLES,
     SELECTION_RULES,
     count,
     duration,
@@ -139,6 +140,12 @@ def kind_words(value: str) -> str:
 def counterfactual_words(value: str) -> str:
     """Return the result of an audit in words."""
     return in_words(str(value), COUNTERFACTUALS)
+
+
+@register.filter
+def obstacle_words(value: str) -> str:
+    """Return a reason why a trajectory cannot be graded again in words."""
+    return in_words(str(value), OBSTACLES)
 
 
 @register.filter

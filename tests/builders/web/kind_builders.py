@@ -209,6 +209,26 @@ def _scored(tests: bool) -> Work:
     return work
 
 
+def _regraded(stream: Stream, yard: Yard, whole: bool) -> Summary:
+    verdicts: tuple[tuple[str, str | None], ...] = (
+        ("passed", "failed"), ("failed", "failed"), ("passed", "tampered"), ("failed", None),
+    )  # fmt: skip
+    pairs = list(zip(yard.tasks, verdicts, strict=False))
+    for task, (old, new) in pairs[: 4 if whole else 2]:
+        record: dict[str, Any] = {"old_verdict": old, "old_reward": float(old == "passed")}
+        if new is None:
+            record |= {"obstacle": "no_row", "detail": f"no row of 'toy' continues task {task.key}"}
+        else:
+            failed = ["tests/t.py::test_b"] if new == "failed" else []
+            record |= {"verdict": new, "reward": 0.0, "detail": f"{len(failed)} of 3 tests failed",
+                       "failed_tests": failed, "num_failed_tests": len(failed), "dataset": "quickstart",
+                       "row": task.key, "content": "c" * 16}  # fmt: skip
+        key = ref(0, task.key, 0)
+        stream.add("trajectory_regraded", source=yard.source, source_epoch=1, ref=key, regrade=record)
+    progress(stream, "graded again, 2 flips", 4 if whole else 2, 4)
+    return {"trajectories": 4, "patches": 4, "regraded": 3, "lost": 0, "not_regraded": 1, "seconds": 9.0}
+
+
 _WRITER = {"policy.checkpoint": "fresh:tiny", "agent.max_context": 2048, "agent.max_response": 512}
 _JUDGE = {"policy.checkpoint": "fresh:tiny", "verifier.max_context": 2048}
 KINDS: dict[str, _Kind] = {
@@ -231,6 +251,7 @@ KINDS: dict[str, _Kind] = {
     "verify": _Kind(
         "verify", _scored(tests=False), _JUDGE, reads="verifier.runs[]"
     ),
+    "regrade": _Kind("regrade", _regraded, reads="regrade.runs[]"),
     "verify-by-tests": _Kind("verify-by-tests", _scored(tests=True), reads="verifier.runs[]"),
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from webapp.models import (
     Group,
     ImportedFields,
     Iteration,
+    Regrade,
     Run,
     Score,
     Step,
@@ -119,7 +120,9 @@ def snapshot(run: Run) -> dict[str, Any]:
     """Return everything that pages show of a run, by natural keys: equal for equal histories."""
     run.refresh_from_db()
     contents: dict[str, Any] = {"run": {name: getattr(run, name) for name in _RUN_FIELDS}}
-    for model in (Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, ExaminedTest, Event):
+    for model in (
+        Iteration, Evaluation, Checkpoint, Alert, Group, Trajectory, Score, ExaminedTest, Regrade, Event,
+    ):  # fmt: skip
         contents[model.__name__] = _rows(model.objects.filter(run=run))
     for part in (Step, TestResult, TokenBlob, TrajectoryOpening, ImportedFields):
         rows = part.objects.filter(trajectory__run=run).select_related("trajectory")

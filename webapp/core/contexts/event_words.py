@@ -12,7 +12,7 @@ from typing import Any
 
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.contexts.numbers import MOST_ID, whole
-from webapp.core.contexts.words import in_words
+from webapp.core.contexts.words import OBSTACLES, in_words
 from webapp.runs.models.events import Event
 
 Payload = Mapping[str, Any]
@@ -168,6 +168,15 @@ def _examined(payload: Payload) -> str:
     return f"kept; {test.get('good_passed')} of {test.get('good')} resolving candidates pass"
 
 
+def _regraded(payload: Payload) -> str:
+    record = payload.get("regrade", {})
+    old = in_words(str(record.get("old_verdict", "")))
+    if record.get("obstacle"):
+        reason = in_words(str(record["obstacle"]), OBSTACLES)
+        return f"{old}; not graded again: {reason}{_because(record.get('detail'))}"
+    return f"{old}, now {in_words(str(record.get('verdict', '')))}{_because(record.get('detail'))}"
+
+
 def _alert(payload: Payload) -> str:
     return f"{in_words(str(payload.get('code', '')))}: {payload.get('message')}"
 
@@ -209,6 +218,7 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "checkpoint_saved": _checkpoint,
     "trajectory_scored": _scored,
     "test_examined": _examined,
+    "trajectory_regraded": _regraded,
     "alert": _alert,
     "sandboxes_changed": _sandboxes,
     "pool_status": _pool,

@@ -53,9 +53,21 @@ HEALTH = {
 KINDS = {
     "rollout": "rollouts", "train": "training", "improve": "self-improvement", "sft": "fine-tuning",
     "verifier": "verification", "evaluate": "evaluation", "curate": "curation", "validate": "validation",
-    "import": "dataset import",
+    "import": "dataset import", "regrade": "regrading",
 }  # fmt: skip
 """Kinds of runs."""
+FLIPS = {
+    "passed_failed": "passed → failed", "failed_passed": "failed → passed",
+    "passed_tampered": "passed → tampered", "tampered_passed": "tampered → passed",
+    "failed_tampered": "failed → tampered", "tampered_failed": "tampered → failed",
+}  # fmt: skip
+"""Changes of a verdict between two gradings of one patch."""
+OBSTACLES = {
+    "no_row": "no row of this task", "other_tree": "row starts from other files", "no_patch": "no patch",
+    "environment": "judged by the environment", "own_sandbox": "tested in the agent's sandbox",
+    "written_tests": "patch consists of tests", "ungradable": "row not gradable",
+}  # fmt: skip
+"""Reasons why a trajectory cannot be graded again."""
 REJECTIONS = {
     "no_test": "no test file", "did_not_run": "did not run", "timed_out": "timed out",
     "passes": "passes on the untouched repository",
@@ -76,7 +88,7 @@ ALERTS = {
     "nothing_trained": "Nothing trained", "machine_busy": "Machine busy", "memory": "Memory",
     "rows_rejected": "Rows rejected",
     "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "Mutated tests not proven",
-    "tampering_caught": "Tampering caught",
+    "tampering_caught": "Tampering caught", "regrading_infrastructure": "New verdicts missing",
     "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",
     "verifier_source_lost": "Source run lost", "toxic_tests": "Toxic tests",
     "judge_of_other_splits": "Judge trained on evaluation tasks", "sandbox_image": "Sandbox image failing",
@@ -89,17 +101,28 @@ EVENTS = {
     "run_started": "attempt started", "run_planned": "planned", "run_progress": "progress",
     "run_paused": "paused", "run_resumed": "resumed", "run_finished": "ended",
     "trajectory_started": "rollout started", "trajectory_finished": "rollout ended",
-    "trajectory_scored": "rollout scored", "step_finished": "step", "group_finished": "advantages",
+    "trajectory_scored": "rollout scored", "trajectory_regraded": "rollout graded again",
+    "step_finished": "step", "group_finished": "advantages",
     "group_admitted": "group admitted", "batch_selected": "batch selected", "task_validated": "row validated",
     "sandboxes_changed": "sandboxes", "pool_status": "sandbox pool", "engines_reported": "engines",
     "evaluation_finished": "evaluation ended", "tasks_selected": "tasks selected",
 }  # fmt: skip
 """Types of events."""
 WORDS: Mapping[str, str] = MappingProxyType(
-    dict(ENDING_WORDS) | VERDICTS | MASKS | SIGNS | TESTS | HEALTH | REJECTIONS | ENGINES | ALERTS | EVENTS
+    dict(ENDING_WORDS)
+    | VERDICTS
+    | MASKS
+    | SIGNS
+    | TESTS
+    | HEALTH
+    | REJECTIONS
+    | FLIPS
+    | ENGINES
+    | ALERTS
+    | EVENTS
 )
-"""Display texts of values with the same meaning everywhere; values of ``KINDS``, ``COUNTERFACTUALS`` and
-``FAILURES`` have other meanings elsewhere."""
+"""Display texts of values with the same meaning everywhere; values of ``KINDS``, ``COUNTERFACTUALS``,
+``OBSTACLES`` and ``FAILURES`` have other meanings elsewhere."""
 FAILURES = MappingProxyType({kind: policy.name for kind, policy in POLICIES.items()})
 """Kinds of sandbox failures."""
 

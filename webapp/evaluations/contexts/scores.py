@@ -11,6 +11,7 @@ from engine.verifiers.calibration import Calibration, Forecast, ReliabilityBin, 
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.selectors import Page, map_page
+from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.selectors import scores as reads
 from webapp.rollouts.selectors.scores import GradedScore
@@ -101,7 +102,7 @@ def build_scores(run: Run, params: Mapping[str, str]) -> ScoresPanel:
             lambda score: ScoreRow(score, names.get(score.task_key, score.task_key), urls.get(score.pk, "")),
         ),
         num_missing=reads.count_missing(run.pk),
-        num_stale=reads.count_stale(run.pk),
+        num_stale=reads.count_stale(Score, run.pk),
         unfinished=reads.unfinished_sources(run),
         only_missing=only_missing,
         calibration=calibration,
@@ -184,7 +185,7 @@ def _by_repository(scores: Sequence[GradedScore]) -> Breakdown:
     return Breakdown("Repository", shown, len(ordered))
 
 
-def trajectory_urls(rows: Sequence[Score] | Sequence[ExaminedTest]) -> dict[int, str]:
+def trajectory_urls(rows: Sequence[Score] | Sequence[ExaminedTest] | Sequence[Regrade]) -> dict[int, str]:
     """Return the URL of each row's trajectory by the row's id; rows of unknown runs are left out."""
     sources = {row.source: whole(row.source, most=MOST_ID) for row in rows}
     known = run_reads.existing([run_id for run_id in sources.values() if run_id is not None])

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from webapp.core.contexts.numbers import whole
 from webapp.core.selectors import Page, map_page
 from webapp.evaluations.contexts.scores import ScoreRow, trajectory_urls
-from webapp.rollouts.models.scores import ExaminedTest
+from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.selectors import scores as reads
 from webapp.runs.models.runs import Run
 
@@ -62,7 +62,7 @@ def build_test_scores(run: Run, params: Mapping[str, str]) -> TestScoresPanel:
         ),
         totals=reads.test_totals(run.pk),
         num_missing=reads.count_missing(run.pk),
-        num_stale=reads.count_stale(run.pk),
+        num_stale=reads.count_stale(Score, run.pk),
         unfinished=reads.unfinished_sources(run),
         only_missing=only_missing,
     )

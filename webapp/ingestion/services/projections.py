@@ -27,6 +27,7 @@ from webapp.datasets.services import health
 from webapp.ingestion.services.engines import EngineStore
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.services import removal
+from webapp.rollouts.services.regrades import RegradeStore
 from webapp.rollouts.services.rows import moment
 from webapp.rollouts.services.scores import ScoreStore
 from webapp.rollouts.services.store import TrajectoryStore
@@ -47,6 +48,7 @@ class Projection:
         self._sandboxes = SandboxStore(run)
         self._engines = EngineStore(run)
         self._scores = ScoreStore(run)
+        self._regrades = RegradeStore(run)
         self._fields: dict[str, Any] = {}
         self._validated: list[ValidationRecord] = []
 
@@ -58,6 +60,7 @@ class Projection:
         self._sandboxes.flush()
         self._engines.flush()
         self._scores.flush()
+        self._regrades.flush()
         if self._validated:
             health.record(run=self._run, records=self._validated)
             self._validated = []
@@ -85,6 +88,8 @@ class Projection:
                 self._scores.scored(event)
             case e.TestExamined():
                 self._scores.examined(event)
+            case e.TrajectoryRegraded():
+                self._regrades.regraded(event)
             case e.RunStarted():
                 self._run_started(event)
             case e.RunPlanned():

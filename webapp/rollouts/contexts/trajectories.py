@@ -35,8 +35,10 @@ from webapp.rollouts.contexts.snippets import Snippet, snippet, words_pattern
 from webapp.rollouts.contexts.staleness import Staleness, staleness_of
 from webapp.rollouts.contexts.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
 from webapp.rollouts.contexts.tokens import tokenless_reason
+from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import Score
 from webapp.rollouts.models.trajectories import TestResult, Trajectory
+from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
@@ -93,6 +95,8 @@ class TrajectoryContext:
     findings: tuple[dict[str, Any], ...]
     scores: tuple[Score, ...]
     """Scores by verifiers' runs."""
+    later_verdicts: tuple[Regrade, ...]
+    """Verdicts by regradings."""
     shows_answer: bool
     """True if the user may see the gold patch and the output of the hidden tests."""
     has_repository: bool
@@ -183,6 +187,7 @@ def build_trajectory(
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
         findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
         scores=tuple(score_reads.given_to([trajectory])),
+        later_verdicts=tuple(regrade_reads.later_verdicts(trajectory)),
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )

@@ -13,13 +13,14 @@ from engine.types import RunKind, RunState
 from engine.verifiers.calibration import Forecast
 from webapp.core.selectors import Page, paginate
 from webapp.datasets.models.datasets import Task
+from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.runs.models.runs import Run
 
 SIZE = 50
 _MAX_DIGITS = 19
-Row = TypeVar("Row", Score, ExaminedTest)
+Row = TypeVar("Row", Score, ExaminedTest, Regrade)
 
 
 MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_passes=None)
@@ -27,7 +28,7 @@ MISSING = ~Q(error="") | Q(p_yes=None, regression_passes=None, reproduction_pass
 
 
 def current(model: type[Row], run_id: int) -> QuerySet[Row]:
-    """Return a verifier's scores or examined tests, except those of removed rollouts.
+    """Return a run's scores, examined tests or later verdicts, except those of removed rollouts.
 
     An attempt that resumes from a checkpoint removes the rollouts after it and produces them again. Rows of
     runs that are not in the database, or that never ran, are all returned.
@@ -50,8 +51,8 @@ def made_now(run_ids: Collection[int]) -> Exists:
 
 
 def unfinished_sources(run: Run) -> tuple[int, ...]:
-    """Return the source runs that had not ended when a verifier read them; none if it follows them."""
-    settings = run.config["verifier"]
+    """Return the source runs that had not ended when a run read them; none if it follows them."""
+    settings = run.config.get("verifier") or run.config["regrade"]
     if settings.get("follow") or run.starting_at is None:
         return ()
     named = [int(name) for name in settings["runs"] if name.isdecimal() and len(name) < _MAX_DIGITS]
@@ -60,9 +61,9 @@ def unfinished_sources(run: Run) -> tuple[int, ...]:
     return tuple(runs.order_by("pk").values_list("pk", flat=True))
 
 
-def count_stale(run_id: int) -> int:
-    """Return the number of a verifier's scores whose rollouts were removed."""
-    return Score.objects.filter(run_id=run_id).count() - current(Score, run_id).count()
+def count_stale(model: type[Row], run_id: int) -> int:
+    """Return the number of a run's rows whose rollouts were removed."""
+    return model.objects.filter(run_id=run_id).count() - current(model, run_id).count()
 
 
 def given_to(trajectories: Collection[Trajectory]) -> list[Score]:

@@ -99,20 +99,25 @@ class RunHeader:
 
     @property
     def verify_urls(self) -> tuple[tuple[str, str], ...]:
-        """Return label and address of the forms that score its trajectories; empty while it has none, or
-        kept none of the tests that it wrote."""
+        """Return label and address of the forms that score its trajectories or grade them again.
+
+        Empty while it has none, or kept none of the tests that it wrote.
+        """
         if not self.has_rollouts or not self.counts.total or self.run.is_imported:
             return ()
         if self.run.writes_tests:
             kept = self.collection is not None and self.collection.solve.solved
             with_tests = ("Verify with these tests", self._form("verify-by-tests", "verifier.tests"))
             return (with_tests,) if kept else ()
-        by_tests = ("Verify by tests", self._form("verify-by-tests", "verifier.runs"))
+        of_patches = (
+            ("Verify by tests", self._form("verify-by-tests", "verifier.runs")),
+            ("Grade again", self._form("regrade", "regrade.runs")),
+        )
         goes_on = self.run.state in (RunState.RUNNING, RunState.PAUSED)
         follow = {"verifier.follow": "true"} if goes_on else {}
         return (
             ("Verify", self._form("verify", "verifier.runs", **follow)),
-            *([by_tests] if self.run.config.get("environment", {}).get("type") == "swe" else []),
+            *(of_patches if self.run.config.get("environment", {}).get("type") == "swe" else ()),
             ("Train a judge", self._form("train-judge", "judgements.on_policy")),
         )
 

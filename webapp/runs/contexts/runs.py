@@ -192,8 +192,8 @@ def build_run_detail(
         params: the query string.
         role: the viewer's role.
         user_id: the viewer, who may own the run.
-        update: whether it updates an open page. A tab of scores is then left out until the run has ended,
-            since calibration reads all scores.
+        update: whether it updates an open page. A tab of scores or verdicts is then left out until the run
+            has ended, since its statistics read all of them.
         summary: the part above the tabs, if it was built for another tab.
         panel: the content of the tab, if it was built before.
     """
@@ -210,7 +210,7 @@ def build_run_detail(
         tabs=tabs_of(tab_names(run), tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
         panel=None
-        if update and tab == "scores" and run.state not in ENDED
+        if update and tab in ("scores", "verdicts") and run.state not in ENDED
         else panel or build_panel(run, tab, params, role),
         params={**params, "tab": tab},
         can_operate=role.includes(Role.OPERATOR),

@@ -16,6 +16,7 @@ from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.permissions import Role
 from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import EvaluationPlot, run_evaluations
+from webapp.evaluations.contexts.regrading import RegradingPanel, build_regrading
 from webapp.evaluations.contexts.scores import ScoresPanel, build_scores
 from webapp.evaluations.contexts.test_scores import TestScoresPanel, build_test_scores
 from webapp.rollouts.models.trajectories import Group, Trajectory
@@ -168,6 +169,7 @@ Panel = (
     GroupsPanel
     | ScoresPanel
     | TestScoresPanel
+    | RegradingPanel
     | TrajectoriesPanel
     | TasksPanel
     | TimelinePanel
@@ -193,6 +195,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
         case "scores":
             by_tests = run.config.get("method") == "tests"
             return build_test_scores(run, params) if by_tests else build_scores(run, params)
+        case "verdicts":
+            return build_regrading(run, params)
         case "evaluation":
             return EvaluationPanel(plots=run_evaluations(run))
         case "engines":

@@ -23,6 +23,7 @@ from engine.redaction import redact
 from engine.types import RunState, TerminationReason
 from webapp.core.services import audit, notifications
 from webapp.datasets.models.health import Validation
+from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.runs.kinds import kind_of
@@ -223,7 +224,7 @@ def why_not_again(*, run: Run, out_of_memory: bool) -> str:
 def _last_progress(run: Run) -> datetime:
     results: list[tuple[type[Model], str]] = [
         (Iteration, "finished_at"), (Evaluation, "finished_at"), (Validation, "time"), (Score, "time"),
-        (ExaminedTest, "time"),
+        (ExaminedTest, "time"), (Regrade, "time"),
     ]  # fmt: skip
     sources = [(model._default_manager.filter(run=run), column) for model, column in results]
     if not kind_of(run.kind).trains_by_iteration:

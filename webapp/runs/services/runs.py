@@ -18,7 +18,7 @@ from django.db import transaction
 from engine.config.environment import generates_tasks
 from engine.errors import ConfigError, Problem
 from engine.planning.contexts import long_contexts
-from engine.types import RunState
+from engine.types import RunKind, RunState
 from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.core.services import audit, notifications
 from webapp.datasets.models.datasets import Dataset
@@ -89,6 +89,8 @@ def _save(
 
 def dataset_name(config: Mapping[str, Any]) -> str | None:
     """Return the name of a configuration's dataset; None for kinds without one."""
+    if config.get("kind") == RunKind.REGRADE:
+        return config["regrade"]["dataset"] or None
     section = config.get("dataset")
     return section["name"] if isinstance(section, dict) else None
 
@@ -121,7 +123,8 @@ def _check_dataset(run: Run) -> None:
     if generates_tasks(run.config):
         return
     evaluated = run.config.get("evaluation", {}).get("dataset")
-    for name, setting in ((dataset_name(run.config), "dataset.name"), (evaluated, "evaluation.dataset")):
+    own = "regrade.dataset" if run.kind == RunKind.REGRADE else "dataset.name"
+    for name, setting in ((dataset_name(run.config), own), (evaluated, "evaluation.dataset")):
         if name is None or Dataset.objects.filter(name=name).exists():
             continue
         if not (Path(settings.TRAINYARD_HOME) / "datasets" / name).is_dir():
@@ -132,13 +135,17 @@ def _check_dataset(run: Run) -> None:
 
 
 _SOURCES = MappingProxyType(
-    {"verifier": ("runs", "tests"), "judgements": ("on_policy", "off_policy")},
+    {
+        "verifier": ("runs", "tests"),
+        "judgements": ("on_policy", "off_policy"),
+        "regrade": ("runs",),
+    },
 )
 """Settings that name runs whose trajectories are read, by section."""
 
 
 def _check_sources(run: Run) -> None:
-    """Raise ConfigError if a verifier or judge names no source run, or one that cannot be read."""
+    """Raise ConfigError if a verifier, judge or regrading names no source run, or one that cannot be read."""
     folder = Path(settings.TRAINYARD_HOME) / "runs"
     for section, fields in _SOURCES.items():
         if section not in run.config:

@@ -45,6 +45,10 @@ MADE = {
     ),
     "improve": ("Rounds 2 of 2", "Solved, heldout 100.0 % [20.0 %, 100.0 %]"),
     "verify": ("Scored 3 of 4", "Without a score 1", "Resolved by grading 2 of 4"),
+    "regrade": (
+        "Graded again 3 of 4", "Flips 2 1 passed → failed, 1 passed → tampered", "Not graded again 1",
+        "3 of its trajectories graded again, on 3 tasks", "pass@1 66.7 %",
+    ),
     "verify-by-tests": ("Scored 3 of 4", "Written tests kept 2 of 6 1 toxic"),
 }  # fmt: skip
 DRAWN = ("train", "improve", "fine-tune", "train-judge")

@@ -37,7 +37,7 @@ from webapp.runs.selectors.checkpoints import KnownCheckpoint, known_checkpoints
 from webapp.runs.services.drafts import UNSET, Draft
 
 _MAX_OFFERED = 200
-_DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset")
+_DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset", "regrade.dataset")
 """Settings with the name of a dataset."""
 _SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -48,7 +48,10 @@ _SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Settings with splits → settings with the name of their dataset; the first that is not empty counts."""
-_VERIFIED = ("trajectories.runs", "verifier.runs", "judgements.on_policy", "judgements.off_policy")
+_VERIFIED = (
+    "trajectories.runs", "verifier.runs", "judgements.on_policy", "judgements.off_policy",
+    "regrade.runs",
+)  # fmt: skip
 """Settings with runs whose graded trajectories count."""
 
 

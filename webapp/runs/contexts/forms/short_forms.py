@@ -175,6 +175,30 @@ _TRAIN_JUDGE = ShortForm(
         ),
     ),
 )
+_REGRADE = ShortForm(
+    "Grade again",
+    (
+        Subject(
+            "Patches and rows",
+            {
+                "name": "name",
+                "regrade.runs": "runs",
+                "regrade.phases": "phases",
+                "regrade.dataset": "dataset with the new tests",
+            },
+        ),
+        Subject(
+            "Grading",
+            {
+                "grading.timeout_s": "time limit, seconds",
+                "grading.max_parallel": "concurrency",
+                "grading.map_rule": "rule for maps of outcomes",
+                "grading.counterfactual": "audits with mutated tests",
+                "sandbox.backend": "sandboxes",
+            },
+        ),
+    ),
+)
 _WRITE_TESTS = replace(_COLLECT, title="Write reproduction tests")
 SHORT_FORMS: Mapping[str, ShortForm] = {
     "collect": _COLLECT,
@@ -183,6 +207,7 @@ SHORT_FORMS: Mapping[str, ShortForm] = {
     "train-judge": _TRAIN_JUDGE,
     "verify-by-tests": _VERIFY_BY_TESTS,
     "write-tests": _WRITE_TESTS,
+    "regrade": _REGRADE,
 }
 
 

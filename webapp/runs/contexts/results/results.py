@@ -38,6 +38,8 @@ def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) ->
             return learning.fine_tuning(run, points)
         case RunKind.VERIFIER:
             return rollouts.verification(run)
+        case RunKind.REGRADE:
+            return rollouts.regrading(run)
         case _:
             return None
 

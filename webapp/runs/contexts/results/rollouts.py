@@ -1,14 +1,16 @@
-"""Results of runs whose rollouts are scripted, were imported, or were scored."""
+"""Results of runs whose rollouts are scripted, were imported, scored or graded again."""
 
 from __future__ import annotations
 
 from django.urls import reverse
 
+from engine.evaluation.flips import FLIPS
 from engine.types import INFRASTRUCTURE_REASONS, Verdict
 from webapp.core.contexts.frame import group_url
 from webapp.core.contexts.words import in_words
 from webapp.datasets.selectors.difficulty import SolveRate
 from webapp.rollouts.models.trajectories import Trajectory
+from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.runs.contexts.results.parts import Fault, Figure, Part, RunResults, count_of, number_of
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import results as reads
@@ -98,5 +100,21 @@ def verification(run: Run) -> RunResults:
             *shared,
             Figure(label="Written tests kept", value=kept, of=count_of(summary, "tests"),
                    sub=f"{toxic} toxic" if toxic else ""),
+        ),
+    )  # fmt: skip
+
+
+def regrading(run: Run) -> RunResults:
+    """Return the numbers of new verdicts and of flips; the tab of verdicts lists them."""
+    totals = regrade_reads.totals(run.pk)
+    flips = [(in_words(kind), totals.flips[kind]) for kind in FLIPS if totals.flips.get(kind)]
+    return RunResults(
+        title="Verdicts",
+        figures=(
+            Figure(label="Graded again", value=totals.num_regraded, of=totals.num_trajectories),
+            Figure(label="Flips", value=sum(totals.flips.values()),
+                   sub=", ".join(f"{count} {kind}" for kind, count in flips)),
+            Figure(label="Infrastructure failed", value=totals.num_lost),
+            Figure(label="Not graded again", value=sum(totals.obstacles.values())),
         ),
     )  # fmt: skip
