@@ -241,6 +241,8 @@ class SearchQuery(Schema):
     phase: Text = ""
     finding: Text = ""
     """A kind of sign of tampering, or ``any``."""
+    flip: Text = ""
+    """A kind of flip by any regrading, such as ``passed_failed``, or ``any``."""
     reward_min: float | None = None
     reward_max: float | None = None
     steps_min: int | None = None

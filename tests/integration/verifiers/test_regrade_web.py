@@ -170,6 +170,10 @@ def test_trajectory_shows_its_later_verdicts_until_it_is_made_again(client: Clie
         assert text in " ".join(page.split())
     (later,) = client.get(f"/api/v1/trajectories/{rollout.pk}").json()["later_verdicts"]
     assert (later["run_id"], later["flip"], later["old_verdict"]) == (run.pk, "passed_failed", "passed")
+    for flip, count in (("any", 2), ("passed_failed", 2), ("failed_passed", 0)):
+        assert client.get("/api/v1/trajectories", {"flip": flip}).json()["total"] == count
+        assert client.get("/trajectories/", {"flip": flip}).context["total"] == count
+    assert len(printed("search", "", "--flip", "any", "--json")["items"]) == 2
     Trajectory.objects.filter(pk=rollout.pk).update(epoch=2)
     assert 'id="later-verdicts"' not in client.get(address).content.decode()
     assert "1 verdict excluded" in panel_of(client, run)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from engine.config.base import parse_settings
+from engine.evaluation.flips import FLIPS
 from engine.events.stored_trajectories import write_trajectories
 from engine.terminal import visible_line
 from webapp.core.cli import (
@@ -83,6 +84,14 @@ def search(
     verdict: Annotated[str, typer.Option(help="Only this verdict.")] = "",
     termination: Annotated[str, typer.Option(help="Only this termination reason.")] = "",
     phase: Annotated[str, typer.Option(help="Only this phase.")] = "",
+    flip: Annotated[
+        str,
+        typer.Option(
+            callback=one_of(("any", *FLIPS)),
+            metavar="FLIP",
+            help="Only flips of this kind by regradings, or `any`.",
+        ),
+    ] = "",
     number: Number = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +99,14 @@ def search(
     if len(words) > MOST_CHARS:
         raise CommandError(f"words: expected at most {MOST_CHARS} characters")
     filters = TrajectoryFilters(
-        q=words, run=run, place=place, task=task, verdict=verdict, termination=termination, phase=phase
+        q=words,
+        run=run,
+        place=place,
+        task=task,
+        verdict=verdict,
+        termination=termination,
+        phase=phase,
+        flip=flip,
     )
     result = search_trajectories(filters, before=None, size=number, with_answers=True)
     if as_json:

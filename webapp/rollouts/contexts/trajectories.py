@@ -9,6 +9,7 @@ from typing import Any
 
 from django.urls import reverse
 
+from engine.evaluation.flips import FLIPS
 from engine.types import FindingKind, TerminationReason, Verdict
 from webapp.core.contexts.frame import (
     Crumb,
@@ -242,6 +243,8 @@ class SearchContext:
     verdicts: tuple[tuple[str, str], ...]
     findings: tuple[tuple[str, str], ...]
     """Kinds of signs of tampering."""
+    flips: tuple[tuple[str, str], ...]
+    """Kinds of flips by regradings."""
     terminations: tuple[tuple[str, str], ...]
     places: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
@@ -270,6 +273,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
         termination=params.get("termination", ""),
         phase=params.get("phase", ""),
         finding=params.get("finding", ""),
+        flip=params.get("flip", ""),
         reward_min=_number(params.get("reward_min", "")),
         reward_max=_number(params.get("reward_max", "")),
         steps_min=whole(least),
@@ -298,6 +302,7 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
         phases=(("train", "training"), ("eval", "evaluation")),
         verdicts=choices_of(Verdict),
         findings=(("any", "any sign"), *choices_of(FindingKind)),
+        flips=(("any", "any flip"), *choices_of(FLIPS)),
         terminations=choices_of(("running", *TerminationReason)),
         places=tuple(PLACES.items()),
         unread=_unread(filters),

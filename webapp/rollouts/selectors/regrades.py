@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count, Q
+from django.db.models import CharField, Count, Exists, OuterRef, Q
+from django.db.models.functions import Cast
 
 from engine.types import Verdict
 from webapp.core.selectors import Page, paginate
@@ -138,6 +139,18 @@ def scores_of(source: str, phase: str) -> StoredScores:
             for iteration, task, index, epoch, regression, reproduction in tested
         },
     )
+
+
+def has_flipped(kind: str) -> Exists:
+    """Return the condition that a regrading flipped a trajectory's verdict.
+
+    Args:
+        kind: kind of the flip; ``any`` for all kinds.
+    """
+    key = {name: OuterRef(name) for name in ("phase", "iteration", "task_key", "index")}
+    folder = Cast(OuterRef("run_id"), CharField())
+    rows = Regrade.objects.filter(source=folder, source_epoch=OuterRef("epoch"), **key)
+    return Exists(rows.exclude(flip="") if kind == "any" else rows.filter(flip=kind))
 
 
 def later_verdicts(trajectory: Trajectory) -> Sequence[Regrade]:

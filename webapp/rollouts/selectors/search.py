@@ -18,6 +18,7 @@ from django.db.models.functions import Left, RowNumber
 
 from webapp.datasets.models.datasets import INDEXED_CHARS, Task
 from webapp.rollouts.models.trajectories import Step, Trajectory
+from webapp.rollouts.selectors.regrades import has_flipped
 from webapp.rollouts.selectors.trajectories import with_token_flag
 from webapp.runs.models.runs import Run
 
@@ -53,6 +54,8 @@ class TrajectoryFilters:
     phase: str = ""
     finding: str = ""
     """A kind of sign of tampering, or ``any``."""
+    flip: str = ""
+    """A kind of flip by any regrading, or ``any``."""
     reward_min: float | None = None
     reward_max: float | None = None
     steps_min: int | None = None
@@ -123,6 +126,8 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
         rows = rows.exclude(findings=[])
     elif filters.finding:
         rows = rows.filter(findings__contains=[{"kind": filters.finding}])
+    if filters.flip:
+        rows = rows.filter(has_flipped(filters.flip))
     if filters.reward_min is not None:
         rows = rows.filter(reward__gte=filters.reward_min)
     if filters.reward_max is not None:
