@@ -132,6 +132,19 @@ def test_verdicts_do_not_depend_on_batches_and_later_ones_replace_earlier() -> N
     assert Regrade.objects.get(run=run, task_key="t4").verdict == "passed"
 
 
+def test_verdicts_that_infrastructure_lost_are_retried(client: Client) -> None:
+    stream = some_changes()
+    stream.add("run_finished", state="succeeded", summary={"regraded": 4, "lost": 1})
+    run = regrading("9107", stream)
+    assert "Retry missing verdicts" in client.get(f"/runs/{run.pk}/").content.decode()
+    runs.resume(run=run)
+    run.refresh_from_db()
+    assert run.state == "queued"
+    Regrade.objects.filter(run=run, verdict="infra_error").update(verdict="failed")
+    Run.objects.filter(pk=run.pk).update(state="succeeded")
+    assert "Retry missing verdicts" not in client.get(f"/runs/{run.pk}/").content.decode()
+
+
 def test_best_of_k_uses_scores_of_verifiers_and_falls_back_to_pass_at_k(client: Client) -> None:
     _, tasks = make_dataset()
     source = evaluated(tasks[:1], FIRST)

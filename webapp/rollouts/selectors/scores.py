@@ -9,7 +9,7 @@ from typing import TypeVar
 from django.db.models import CharField, Count, Exists, F, OuterRef, Q, QuerySet
 from django.db.models.functions import Cast, Coalesce
 
-from engine.types import RunKind, RunState
+from engine.types import RunKind, RunState, Verdict
 from engine.verifiers.calibration import Forecast
 from webapp.core.selectors import Page, paginate
 from webapp.datasets.models.datasets import Task
@@ -105,9 +105,12 @@ def count_missing(run_id: int) -> int:
 
 
 def can_retry(run: Run) -> bool:
-    """Return whether a run is a succeeded verifier's run with missing scores."""
-    is_ended_verifier = run.kind == RunKind.VERIFIER and run.state == RunState.SUCCEEDED
-    return is_ended_verifier and count_missing(run.pk) > 0
+    """Return whether a run has succeeded with missing scores, or with verdicts that infrastructure lost."""
+    if run.state != RunState.SUCCEEDED:
+        return False
+    if run.kind == RunKind.REGRADE:
+        return current(Regrade, run.pk).filter(verdict=Verdict.INFRA_ERROR).exists()
+    return run.kind == RunKind.VERIFIER and count_missing(run.pk) > 0
 
 
 def list_tests(run_id: int, *, number: int = 1, size: int = SIZE) -> Page[ExaminedTest]:

@@ -402,7 +402,7 @@ def pause_run(request: HttpRequest, run_id: int) -> Run:
 def resume_run(request: HttpRequest, run_id: int) -> Run:
     """Resume a paused run, or continue a failed or stopped one from its last checkpoint.
 
-    A verifier's run that has succeeded with some scores missing retries these.
+    A verifier's run or regrading that has succeeded with some results missing retries these.
     """
     run = find_to_change(request, run_id)
     run_writes.resume(run=run, actor=caller(request))

@@ -91,7 +91,7 @@ def pause(run_id: RunId, as_json: AsJson = False) -> None:
 def resume(run_id: RunId, as_json: AsJson = False) -> None:
     """Resume a paused run, or continue a failed or stopped one from its last checkpoint.
 
-    A verifier's run that succeeded without some of its scores tries these again.
+    A verifier's run or regrading that succeeded without some of its results retries these.
     """
     run = find_run(run_id)
     runs.resume(run=run)

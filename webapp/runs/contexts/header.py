@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from urllib.parse import urlencode
 
 from django.urls import reverse
@@ -128,11 +129,14 @@ class RunHeader:
 RESUME_CHECKPOINT = "Resume from the last checkpoint"
 RESUME_COLLECTION = "Resume where it stopped"
 START_OVER = "Start over"
-RETRY_SCORES = "Retry missing scores"
+RETRIES = MappingProxyType(
+    {RunKind.VERIFIER: "Retry missing scores", RunKind.REGRADE: "Retry missing verdicts"}
+)
+"""Labels of the button that continues a run which has succeeded without some of its results, by kind."""
 
 
 def controls_of(
-    state: str, desired: str, *, resume: str = RESUME_CHECKPOINT, lacks_scores: bool = False
+    state: str, desired: str, *, resume: str = RESUME_CHECKPOINT, retry: str = ""
 ) -> tuple[Control, ...]:
     """Return the buttons for a state.
 
@@ -140,7 +144,7 @@ def controls_of(
         state: the run's state.
         desired: the requested state.
         resume: label of the button that resumes an ended run; empty where there is none.
-        lacks_scores: whether it is a verifier's run that has succeeded with some scores missing.
+        retry: label of the button that retries missing results of a succeeded run; empty without any.
     """
     stop = Control("stop", "Stop", "Stop this run? It ends after the work in flight is closed.", "danger")
     match state:
@@ -156,7 +160,7 @@ def controls_of(
         case RunState.FAILED | RunState.STOPPED:
             return (Control("resume", resume),) if resume else ()
         case RunState.SUCCEEDED:
-            return (Control("resume", RETRY_SCORES),) if lacks_scores else ()
+            return (Control("resume", retry),) if retry else ()
         case _:
             return ()
 
@@ -201,7 +205,7 @@ def build_header(run: Run, points: list[Point]) -> RunHeader:
             run.state,
             run.desired,
             resume=_resume_label(run, collection),
-            lacks_scores=score_reads.can_retry(run),
+            retry=RETRIES[RunKind(run.kind)] if score_reads.can_retry(run) else "",
         ),
         iterations_done=done,
         progress_done=done if by_iteration else run.progress_done,

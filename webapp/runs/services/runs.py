@@ -209,11 +209,11 @@ def pause(*, run: Run, actor: User | None = None) -> None:
 def resume(*, run: Run, actor: User | None = None) -> None:
     """Resume a paused run, or queue a failed or stopped one to continue from its last checkpoint.
 
-    A verifier's run that has succeeded with some scores missing is queued to retry these.
+    A verifier's run or regrading that has succeeded with some results missing is queued to retry these.
 
     Raises:
         ConfigError: its dataset does not exist, or a value is no longer allowed.
-        IllegalTransitionError: the run is not paused, failed or stopped, and lacks no scores.
+        IllegalTransitionError: the run is not paused, failed or stopped, and lacks no results.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
     if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):

@@ -5,7 +5,7 @@
       │        │          │  └────────┴────────┘   relaunch under a higher epoch
       ▼        ▼          ▼           ▼
     stopped  stopped   stopping ─▶ stopped | succeeded | failed      (failed, stopped) ─▶ queued: resume
-                                                                  succeeded ─▶ queued: retry missing scores
+                                                                  succeeded ─▶ queued: retry missing results
 
 Moves are conditional updates: the first caller that finds the run in an allowed state wins, the others
 get ``False``. ``TIMEOUTS`` ends every non-terminal state eventually (workers.reconciler).
