@@ -100,7 +100,7 @@ def _lines(part: RegradedPart) -> Iterator[str]:
     yield f"run {part.source} {part.phase}: {part.num_regraded} graded again, {changes}"
     rates: list[tuple[str, Any, Any]] = [("pass@1", part.before.solve_rate, part.after.solve_rate)]
     name = "pass" if part.rule == "oracle" else f"{part.rule} Best"
-    rates += [(f"{name}@{pair.k}", pair.before.rate, pair.after.rate) for pair in part.selection]
+    rates += [(f"{name}@{pair.k}", pair.before.rate, pair.after.rate) for pair in part.selection[1:]]
     for label, before, after in rates:
         yield f"  {label:<14} {before:6.1%}  now {after:6.1%}"
     if part.note:
