@@ -16,6 +16,7 @@ from tests.builders.web.page_builders import Yard
 from tests.builders.web.web_builders import launched, make_run, post
 from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
 from tests.e2e.pages.test_sandboxes import busy_yard
+from tests.integration.verifiers.test_regrade_web import changes, regrading
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.runs.test_collection_pages import going, made
 from webapp.endpoints.services import endpoints
@@ -40,6 +41,9 @@ class Site:
     """Runs by a label, e.g. ``failed`` or ``evaluated again``."""
 
 
+CHANGES = (("passed", "failed"), ("passed", "passed"), ("failed", "tampered"), ("failed", None))
+
+
 def make_site() -> Site:
     """Build the runs and everything else that pages show."""
     yard = busy_yard()
@@ -55,6 +59,7 @@ def make_site() -> Site:
         "evaluated again": second,
         "verifier": scored(first, yard.tasks[0], {0: 0.9, 1: 0.8, 2: 0.2, 3: None}),
         "verifier by tests": scored_by_tests(second, yard.tasks[0], {0: (5, 2), 1: (4, 0), 2: (None, None)}),
+        "regraded": regrading(str(first.pk), changes(str(first.pk), yard.tasks[0].key, CHANGES)),
         **runs_by_state(),
         **runs_by_kind(),
     }
@@ -200,7 +205,7 @@ def addresses(site: Site) -> dict[str, str]:
         "recipes": "/runs/new/",
         **{
             f"new {name}": f"/runs/new/?recipe={name}"
-            for name in ("quickstart", "deepswe-32b", "collect", "fine-tune", "verify")
+            for name in ("quickstart", "deepswe-32b", "collect", "fine-tune", "verify", "regrade")
         },
         "clone": f"/runs/new/?clone={run}",
         "runs compared": f"/runs/compare/?runs={run},{labelled_runs['failed'].pk}",
