@@ -18,7 +18,8 @@ from typing import Any
 from bench.harness import store
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits.make import NoTasksError, make_commit_tasks
+from engine.datasets.commits.funnel import NoTasksError
+from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.trials import Workshop
 from engine.errors import DatasetError
 from engine.sandbox.local.backend import LocalBackend
@@ -36,7 +37,7 @@ async def measure(repository: str, *, home: Path, commits: int) -> dict[str, Any
     backend = LocalBackend(home)
     shop = Workshop(config=config, home=home, backend=backend, sandbox=sandbox, seed=0)
     try:
-        record = (await make_commit_tasks(shop, lambda *_: None)).provenance
+        record = (await make_commit_tasks(shop, lambda *_, **__: None)).provenance
     except NoTasksError as error:
         record = error.record
     except DatasetError as error:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 import structlog
 
 from engine.errors import FencedError, SpendLimitError, TrainyardError
+from engine.events.curation import CommitFunnel
 from engine.events.delivery.control import Control
 from engine.events.delivery.sink import EventSink
 from engine.events.types import Alert, RunPaused, RunProgress, RunResumed
@@ -92,16 +93,25 @@ class RunContext:
             Alert, severity=severity, code=code, message=message, iteration=iteration, task_ids=list(task_ids)
         )
 
-    def progress(self, message: str, done: int, total: int, *, is_whole: bool = False) -> None:
+    def progress(
+        self,
+        message: str,
+        done: int,
+        total: int,
+        *,
+        is_whole: bool = False,
+        funnel: CommitFunnel | None = None,
+    ) -> None:
         """Report the progress of a phase without iterations.
 
         Args:
             message: the phase.
             done, total: amount of its work.
             is_whole: it is the run's only phase, so that the run's time left can be estimated.
+            funnel: state of a curation from commits.
         """
         left = self.pace.seconds_left(done, total) if is_whole else None
-        self.sink.emit(RunProgress, message=message, done=done, total=total, seconds_left=left)
+        self.sink.emit(RunProgress, message=message, done=done, total=total, seconds_left=left, funnel=funnel)
 
     def notice(self) -> Callable[[str], None]:
         """Return a callback that reports the reason for a wait; an empty text reports its end.

@@ -11,6 +11,7 @@ from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.trials import Workshop
 from engine.datasets.curation.curate import curate
 from engine.datasets.store import Dataset, dataset_path
+from engine.events.curation import CommitFunnel
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import RunContext, RunResult
@@ -29,7 +30,11 @@ async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> R
     shop = Workshop(
         config=config.curation, home=run.home, backend=backend, sandbox=config.sandbox, seed=config.seed
     )
-    dataset = await run.interruptible(make_commit_tasks(shop, run.progress))
+
+    def report(message: str, done: int, total: int, *, funnel: CommitFunnel | None = None) -> None:
+        run.progress(message, done, total, is_whole=funnel is not None, funnel=funnel)
+
+    dataset = await run.interruptible(make_commit_tasks(shop, report))
     funnel = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
     return _result(dataset, funnel, started)
 
@@ -55,13 +60,16 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
         sandbox=config.sandbox,
         run_id=run.run_id,
     )
+    tasks, wanted = len(dataset.rows), config.curation.train_tasks + config.curation.heldout_tasks
     references = FileReferences(dataset_path(run.home, dataset.name))
     proofs = make_references(
         dataset.rows,
         prover,
         references,
         parallel=config.curation.workers,
-        progress=lambda done: run.progress("proving the mutated tests of audits", done, len(dataset.rows)),
+        progress=lambda done: run.progress(
+            f"proving the mutated tests of audits: {done} of {tasks}", min(tasks, wanted), wanted
+        ),
     )
     for problem in await run.interruptible(proofs):
         run.alert("warning", "counterfactual_unproven", f"mutated tests are not proven yet: {problem}")

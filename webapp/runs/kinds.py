@@ -39,6 +39,11 @@ class Kind:
     """Section of its configuration with the name of its output dataset; empty for other kinds."""
 
     @property
+    def keeps_progress(self) -> bool:
+        """Return whether a new attempt continues with the work of the one before, and so with its numbers."""
+        return bool(self.makes_dataset)
+
+    @property
     def has_checkpoints(self) -> bool:
         """Return whether it continues from checkpoints."""
         return not self.kept

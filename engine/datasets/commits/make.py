@@ -7,95 +7,36 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from engine.datasets.commits.filters import Candidate, select
+from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
 from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits
 from engine.datasets.commits.statements import write_statement
 from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
 from engine.datasets.store import Dataset, save_dataset, with_content_id
-from engine.errors import DatasetError, HostError, PreflightError, describe_error
+from engine.errors import DatasetError, HostError, ImageError, PreflightError, describe_error
 from engine.patches.sections import count_changed_lines
+from engine.processes.disk import folder_bytes
 from engine.redaction import redact
-from engine.sandbox.local.images import image_exists
+from engine.sandbox.local.images import image_exists, load_image
 from engine.threads import in_thread
 from engine.types import Task, TaskAnswer, TaskRow
 
-Progress = Callable[[str, int, int], None]
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
-STAGES = (
-    ("commits", frozenset[str]()),
-    ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty", "duplicate"})),
-    ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
-    ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
-    ("has tests", frozenset({"no_tests"})),
-    ("tried", frozenset({"not_tried"})),
-    (
-        "builds",
-        frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine", "index", "error"}),
-    ),
-    ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed"})),
-    ("tests differ", frozenset({"collection", "no_difference"})),
-    ("stable", frozenset({"unstable"})),
-    ("stated", frozenset({"statement"})),
-    ("wanted", frozenset({"not_wanted"})),
-)
-"""Stages of the funnel, each with the reasons for which commits do not reach it."""
-_EXAMPLES = 3
-"""Commits that are named for each reason."""
 _NOT_KEPT = frozenset({"sandbox", "tree", "error"})
 """Reasons that may be this machine's: these commits are tried again by the next curation."""
 _BATCH_PER_WORKER = 4
 _FAILURES_IN_A_ROW = 10
 """Candidates in a row for which this machine or the package index may fail."""
-
-
-@dataclass(slots=True)
-class Funnel:
-    """Commits of a curation by the reason for which they became no task."""
-
-    total: int = 0
-    trial_seconds: float = 0.0
-    """Duration of all trials, those of earlier curations included."""
-    lost: Counter[str] = field(default_factory=Counter)
-    examples: dict[str, list[dict[str, str]]] = field(default_factory=dict)
-
-    def lose(self, reason: str, repository: Repository, sha: str, detail: str = "") -> None:
-        """Count a commit that became no task."""
-        self.lost[reason] += 1
-        named = self.examples.setdefault(reason, [])
-        if len(named) < _EXAMPLES:
-            named.append({"repository": repository.spec, "commit": sha, "detail": redact(detail)[-500:]})
-
-    def stages(self) -> list[dict[str, Any]]:
-        """Return each stage with the commits that reached it and those lost on the way, by reason."""
-        left, stages = self.total, []
-        for stage, reasons in STAGES:
-            lost = {reason: self.lost[reason] for reason in sorted(reasons) if self.lost[reason]}
-            left -= sum(lost.values())
-            stages.append({"stage": stage, "commits": left, "lost": lost})
-        return stages
-
-
-class NoTasksError(DatasetError):
-    """No commit became a task.
-
-    Attributes:
-        record: what the provenance of a dataset has about its making.
-    """
-
-    def __init__(self, record: Mapping[str, Any]) -> None:
-        reasons = [item for stage in record["funnel"] for item in stage["lost"].items()]
-        lost = ", ".join(f"{reason} {number}" for reason, number in reasons)
-        super().__init__(f"no commit of {record['funnel'][0]['commits']} became a task: {lost}")
-        self.record = record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +55,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
 
     Args:
         shop: configuration, data folder and sandboxes.
-        progress: called with a message, candidates tried and candidates in all.
+        progress: receives a report a second at most.
 
     Raises:
         NoTasksError: no commit became a task.
@@ -122,27 +63,25 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         HostError: this machine or the package index failed for several candidates in a row.
     """
     started, config = time.monotonic(), shop.config
-    funnel, skipped = Funnel(), dict[str, str]()
-    work = await _candidates(shop, funnel, skipped, progress)
-    rows = await _rows(shop, work, funnel, progress)
+    funnel = Funnel(wanted=config.train_tasks + config.heldout_tasks)
+    work = await _candidates(shop, funnel, progress)
+    async with reporting(funnel, progress, "trying commits"):
+        rows = await _rows(shop, work, funnel)
+    state = funnel.snapshot()
+    progress("all commits decided", funnel.decided, funnel.candidates, funnel=state)
     record = {
         "config": config.model_dump(mode="json"),
         "seed": shop.seed,
         "sources": {item.repository.spec: item.repository.head for item in work},
-        "skipped": skipped,
-        "funnel": funnel.stages(),
-        "examples": funnel.examples,
         "seconds": round(time.monotonic() - started, 1),
-        "trial_seconds": round(funnel.trial_seconds, 1),
+        **state.model_dump(mode="json"),
     }
     if not rows:
         raise NoTasksError(record)
     return save_dataset(shop.home, config.output, rows, record)
 
 
-async def _candidates(
-    shop: Workshop, funnel: Funnel, skipped: dict[str, str], progress: Progress
-) -> list[_Work]:
+async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> list[_Work]:
     work: list[_Work] = []
     known: set[str] = set()
     for spec in shop.config.repositories:
@@ -151,18 +90,19 @@ async def _candidates(
             repository = await in_thread(partial(fetch_repository, spec, shop.home))
             found = await in_thread(partial(_select, shop, repository, known))
         except (DatasetError, PreflightError) as error:
-            skipped[spec] = redact(str(error))
+            funnel.skipped[spec] = redact(str(error))
             progress(f"skipped {spec}: {error}", 0, 0)
             continue
         store = TrialStore(shop.home, repository, shop.config, shop.sandbox, shop.seed)
         for sha, selected in found:
             funnel.total += 1
             if isinstance(selected, str):
-                funnel.lose(selected, repository, sha)
+                funnel.lose(selected, repository, sha, position=funnel.total)
             else:
+                funnel.candidates += 1
                 work.append(_Work(repository=repository, store=store, candidate=selected))
-    if len(skipped) == len(shop.config.repositories):
-        reasons = "; ".join(f"{spec}: {reason}" for spec, reason in skipped.items())
+    if len(funnel.skipped) == len(shop.config.repositories):
+        reasons = "; ".join(f"{spec}: {reason}" for spec, reason in funnel.skipped.items())
         raise DatasetError(f"no repository can be used. {reasons}")
     return sorted(work, key=lambda item: item.candidate.commit.date, reverse=True)
 
@@ -172,42 +112,57 @@ def _select(shop: Workshop, repository: Repository, known: set[str]) -> list[tup
     return [(commit.sha, selected) for commit, selected in select(commits, shop.config, known)]
 
 
-async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel, progress: Progress) -> list[TaskRow]:
+async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[TaskRow]:
     """Try candidates, the newest first, until there are enough tasks; return them in that order.
 
     Batches make the rows independent of the order in which trials end.
     """
-    wanted = shop.config.train_tasks + shop.config.heldout_tasks
     permits, failures = asyncio.Semaphore(shop.config.workers), list[str]()
     rows: list[TaskRow] = []
-    tried = 0
 
-    async def handle(item: _Work) -> tuple[Trial, TaskRow | None]:
-        nonlocal tried
+    async def handle(position: int) -> tuple[int, TaskRow | None]:
+        item, row = work[position], None
         async with permits:
             trial = await _trial(shop, item, failures)
-            row = None
             if not trial.reason:
                 trial, row = await in_thread(partial(_stated, item, trial))
-        tried += 1
-        progress(f"{len(rows)} tasks so far, trying commits", tried, len(work))
-        return trial, row
+            if row is not None:
+                await in_thread(partial(_measure, shop, trial, funnel))
+        funnel.tried += 1
+        funnel.trial_seconds += trial.seconds
+        if row is None:
+            funnel.lose(
+                trial.reason, item.repository, item.candidate.commit.sha, trial.detail, position=position
+            )
+        else:
+            funnel.proven += 1
+        return position, row
 
     size = _BATCH_PER_WORKER * shop.config.workers
     for start in range(0, len(work), size):
-        if len(rows) >= wanted:
+        if len(rows) >= funnel.wanted:
             break
-        batch = work[start : start + size]
-        for item, (trial, row) in zip(batch, await _gather(map(handle, batch)), strict=True):
-            funnel.trial_seconds += trial.seconds
-            if row is not None and len(rows) < wanted:
-                rows.append(row)
-            else:
-                reason = trial.reason or "not_wanted"
-                funnel.lose(reason, item.repository, item.candidate.commit.sha, trial.detail)
-    funnel.lost["not_tried"] += len(work) - tried
-    heldout = min(shop.config.heldout_tasks, len(rows) // 4 if len(rows) < wanted else wanted)
+        batch = range(start, min(start + size, len(work)))
+        kept = {position for position in batch if _kept_trial(shop, work[position]) is not None}
+        made = await _gather(handle(position) for position in batch if position in kept)
+        funnel.is_live |= len(kept) < len(batch)
+        made += await _gather(handle(position) for position in batch if position not in kept)
+        rows += [row for _, row in sorted(made, key=itemgetter(0)) if row is not None]
+    funnel.is_over = True
+    rows = rows[: funnel.wanted]
+    heldout = min(shop.config.heldout_tasks, len(rows) // 4 if len(rows) < funnel.wanted else funnel.wanted)
     return [_in_split(row, "heldout" if number < heldout else "train") for number, row in enumerate(rows)]
+
+
+def _measure(shop: Workshop, trial: Trial, funnel: Funnel) -> None:
+    """Add the disk space of a task's image and environment."""
+    try:
+        image = load_image(shop.home, trial.image)
+    except ImageError:
+        return  # its environment was removed: grading names it
+    for folder in (str(image.rootfs.parent), *image.binds.values()):
+        if folder not in funnel.sizes:
+            funnel.sizes[folder] = folder_bytes(Path(folder))
 
 
 async def _gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
@@ -225,10 +180,10 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
 
     Raises HostError: this machine or the package index failed for several candidates in a row.
     """
-    sha = item.candidate.commit.sha
-    kept = item.store.get(sha)
-    if kept is not None and (kept.reason or image_exists(shop.home, kept.image)):
+    kept = _kept_trial(shop, item)
+    if kept is not None:
         return kept
+    sha = item.candidate.commit.sha
     started = time.monotonic()
     try:
         trial = await try_candidate(shop, item.repository, item.candidate)
@@ -245,6 +200,12 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     if trial.reason not in _NOT_KEPT:
         item.store.keep(sha, trial)
     return trial
+
+
+def _kept_trial(shop: Workshop, item: _Work) -> Trial | None:
+    """Return the usable result of an earlier trial of a candidate; None if there is none."""
+    kept = item.store.get(item.candidate.commit.sha)
+    return kept if kept is not None and (kept.reason or image_exists(shop.home, kept.image)) else None
 
 
 def _stated(item: _Work, trial: Trial) -> tuple[Trial, TaskRow | None]:

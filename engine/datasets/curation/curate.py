@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,7 @@ _VERSION = 1
 """Part of a dataset's fingerprint; raise it when curation produces other tasks from the same sources."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Curation:
     """Data shared by all steps of one curation."""
 
@@ -66,13 +67,21 @@ class _Curation:
     fates: Counter[str] = field(default_factory=Counter)
     """Number of tried candidates that became tasks (``kept``), or were dropped, by reason."""
 
+    found: int = 0
+    """Number of faults that tests detect, those of the current batch included."""
+    is_live: bool = False
+    """Whether new trials have begun. Until then kept ones are read, which an earlier attempt counted."""
+
     @property
     def wanted(self) -> int:
         return self.config.train_tasks + self.config.heldout_tasks
 
     def say(self, message: str) -> None:
-        """Report the current activity and the number of tasks so far."""
-        self.progress(message, self.fates["kept"], self.wanted)
+        """Report the current activity, with the number of tasks so far once new trials have begun."""
+        if self.is_live:
+            self.progress(message, self.found, self.wanted)
+        else:
+            self.progress(message, 0, 0)
 
 
 async def curate(
@@ -212,10 +221,19 @@ async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, 
     permits = asyncio.Semaphore(run.config.workers)
     rows: list[TaskRow] = []
     names: set[str] = set()
+    before = run.found
 
     async def detect(candidate: Candidate) -> DetectedFault | None:
-        async with permits:
-            return await _despite_host(run, candidate, lambda: _detect_fault(run, candidate))
+        # Kept trials wait for no place, so that they count before new ones end.
+        kept = run.kept[candidate.baseline.image].trial(candidate)
+        async with permits if kept is None else nullcontext():
+            run.is_live |= kept is None
+            detected = await _despite_host(run, candidate, lambda: _detect_fault(run, candidate))
+        if detected is not None:
+            run.found = min(run.found + 1, before + wanted)
+        if kept is None:
+            run.say(f"{split} tasks")
+        return detected
 
     while len(rows) < wanted:
         batch = queue.take(min(_BATCH_PER_WORKER * run.config.workers, 2 * (wanted - len(rows))))
@@ -234,7 +252,6 @@ async def _collect(run: _Curation, candidates: Sequence[Candidate], split: str, 
                 queue.keep(detected.candidate)
                 rows.append(row)
                 run.fates["kept"] += 1
-        run.say(f"{split} tasks")
     if len(rows) < wanted:
         run.say(f"only {len(rows)} of {wanted} {split} tasks found")
     return rows

@@ -122,6 +122,8 @@ def _progress(fields: Fields) -> str:
             parts.append(f"per hour {state.per_hour:,.0f}")
         if state.cost is not None:
             parts.append(f"US dollars {state.cost:.2f}")
+    if (funnel := fields.get("funnel")) is not None:
+        parts.append(f"tasks {funnel.tasks}")
     if fields.get("follows"):
         parts.append(f"then {fields['follows']}")
     if left := fields.get("seconds_left"):

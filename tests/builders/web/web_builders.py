@@ -111,7 +111,7 @@ def post(claim: attempts.Claim, stream: Stream, start: int = 0, stop: int | None
 
 _RUN_FIELDS = (
     "state", "reason", "summary", "last_seq", "total_iterations", "current_iteration", "policy_version",
-    "progress_message", "progress_done", "progress_total", "progress_follows", "collection",
+    "progress_message", "progress_done", "progress_total", "progress_follows", "collection", "funnel",
 )  # fmt: skip
 _IDENTITIES = {"id", "run_id", "group_id", "trajectory_id"}
 

@@ -12,14 +12,16 @@ import pytest
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits import make
+from engine.datasets.commits import funnel, make
 from engine.datasets.commits.environments import resolve
 from engine.datasets.commits.filters import Candidate
-from engine.datasets.commits.make import NoTasksError, make_commit_tasks
+from engine.datasets.commits.funnel import NoTasksError
+from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository, list_commits, write_tree
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, HostError, PreflightError
+from engine.events.curation import CommitFunnel
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import Verdict
 from tests.builders.dataset_builders import make_grader, toolchain_or_skip
@@ -111,23 +113,37 @@ def commits(home: Path) -> dict[str, str]:
     return history(home / "toy")
 
 
-async def run(home: Path, backend: Any, **changes: Any) -> tuple[Dataset, list[tuple[str, int, int]]]:
+Report = tuple[int, int, CommitFunnel | None]
+
+
+async def run(
+    home: Path, backend: Any, reports: list[Report] | None = None, *, seed: int = 0, **changes: Any
+) -> Dataset:
     values = {
         "repositories": (str(home / "toy"),), "output": "toy", "stability_runs": 4, "heldout_tasks": 0,
         **changes,
     }  # fmt: skip
     config = CommitCuration.model_validate(values)
-    reports: list[tuple[str, int, int]] = []
-    shop = Workshop(config=config, home=home, backend=backend, sandbox=SANDBOX, seed=0)
-    dataset = await make_commit_tasks(shop, lambda *report: reports.append(report))
-    return dataset, reports
+    shop = Workshop(config=config, home=home, backend=backend, sandbox=SANDBOX, seed=seed)
+
+    def report(_message: str, done: int, total: int, *, funnel: CommitFunnel | None = None) -> None:
+        if reports is not None:
+            reports.append((done, total, funnel))
+
+    return await make_commit_tasks(shop, report)
 
 
 @pytest.fixture(scope="module")
 def dataset(home: Path, commits: dict[str, str]) -> Dataset:
-    made, reports = asyncio.run(run(home, LocalBackend(home)))
-    counts = [done for _, done, _ in reports]
+    reports: list[Report] = []
+    made = asyncio.run(run(home, LocalBackend(home), reports))
+    counts = [done for done, _, _ in reports]
     assert counts == sorted(counts)
+    _, _, last = reports[-1]
+    assert last is not None
+    assert last.tasks == 2
+    assert last.disk_bytes > 0
+    assert last.model_dump()["funnel"] == made.provenance["funnel"]
     return made
 
 
@@ -172,12 +188,12 @@ class NoBackend:
 
 
 async def test_a_second_curation_tries_no_commit_again(home: Path, dataset: Dataset) -> None:
-    again, _ = await run(home, NoBackend(), output="again")
+    again = await run(home, NoBackend(), output="again")
     assert [row.task for row in again.rows] == [row.task for row in dataset.rows]
 
 
 async def test_the_newest_tasks_are_held_out(home: Path, dataset: Dataset, commits: dict[str, str]) -> None:
-    split, _ = await run(home, NoBackend(), output="split", train_tasks=1, heldout_tasks=1)
+    split = await run(home, NoBackend(), output="split", train_tasks=1, heldout_tasks=1)
     assert [(row.split, row.answer.metadata["commit"]) for row in split.rows] == [
         ("heldout", commits["unstable"]), ("train", commits["fix"])
     ]  # fmt: skip
@@ -252,6 +268,41 @@ async def test_one_odd_commit_costs_itself(
     kept = next((home / "commits").glob(f"{fetch_repository(str(tmp_path / 'toy'), home).folder.stem}/*"))
     reasons = [json.loads(line)["trial"]["reason"] for line in kept.read_text().splitlines() if line]
     assert sorted(reasons) == ["no_difference", "no_difference", "no_difference"]
+
+
+async def test_a_cancelled_curation_goes_on_with_the_numbers_it_had(
+    home: Path, commits: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancel it twice: each attempt reports no less, and the last one ends as an unbroken one."""
+    history(tmp_path / "toy")
+    tried: list[str] = []
+
+    async def fail(_shop: Workshop, _repository: object, candidate: Candidate) -> Trial:
+        if len(tried) == last:
+            attempt.cancel()
+        await asyncio.sleep(0.01)
+        tried.append(candidate.commit.sha)
+        return Trial(reason="no_difference")
+
+    monkeypatch.setattr(make, "try_candidate", fail)
+    monkeypatch.setattr(funnel, "_REPORT_EVERY_S", 0.0)
+    reports: list[Report] = []
+    settings: dict[str, Any] = {"repositories": [str(tmp_path / "toy")], "workers": 1}
+    for last in (1, 3, None):
+        attempt = asyncio.create_task(run(home, NoBackend(), reports, **settings))
+        with pytest.raises(NoTasksError if last is None else asyncio.CancelledError):
+            await attempt
+    reported = [(done, total) for done, total, state in reports if state is not None]
+    assert reported == sorted(reported)
+    assert {total for _, total in reported} == {5}
+    assert len(tried) == len(set(tried)) == 5
+    unbroken: list[Report] = []
+    with pytest.raises(NoTasksError):
+        await run(home, NoBackend(), unbroken, seed=1, **settings)
+    state, expected = reports[-1][2], unbroken[-1][2]
+    assert state is not None
+    assert expected is not None
+    assert state.model_copy(update={"trial_seconds": 0}) == expected.model_copy(update={"trial_seconds": 0})
 
 
 @pytest.mark.parametrize("error", [OSError("no space left"), PreflightError("no index")])

@@ -9,10 +9,10 @@ from typing import Any
 from django.urls import reverse
 
 from engine.events.health import RowStatus, SideOutcome
+from webapp.core.contexts.commit_funnel import FunnelTable, build_funnel
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.row_status import LOOKS
 from webapp.core.selectors import Page
-from webapp.datasets.contexts.funnel import Stage, build_funnel
 from webapp.datasets.contexts.health import SOLVED_LABELS
 from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
 from webapp.datasets.models.health import QuarantineDecision, Validation
@@ -74,8 +74,8 @@ class DatasetContext:
     section: str
     crumbs: tuple[Crumb, ...]
     dataset: Dataset
-    funnel: tuple[Stage, ...]
-    """Stages of a dataset made of commits; else empty."""
+    funnel: FunnelTable | None
+    """Funnel of a dataset made of commits; else None."""
     facts: tuple[tuple[str, str], ...]
     page: Page[Task]
     rows: tuple[TaskLine, ...]
@@ -109,7 +109,7 @@ def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str,
     return tuple(rows)
 
 
-_FUNNEL = frozenset({"funnel", "examples"})
+_FUNNEL = frozenset({"funnel", "examples", "skipped", "tasks", "trial_seconds", "disk_bytes"})
 """Parts of the provenance that have a section of their own."""
 HEALTHS = (
     (reads.QUARANTINED, "in quarantine"),
@@ -150,12 +150,15 @@ def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: b
     filters = parse_task_filters(params)
     page = reads.list_tasks(dataset, filters, number=page_number(params))
     rates = difficulty.rates_of(dataset.pk, [task.pk for task in page.rows])
+    funnel = build_funnel(dataset.provenance)
     return DatasetContext(
         section="datasets",
         crumbs=(Crumb("Datasets", reverse("dataset-list")), Crumb(dataset.name)),
         dataset=dataset,
-        facts=flat_facts({key: value for key, value in dataset.provenance.items() if key not in _FUNNEL}),
-        funnel=build_funnel(dataset.provenance),
+        facts=flat_facts(
+            {key: value for key, value in dataset.provenance.items() if funnel is None or key not in _FUNNEL}
+        ),
+        funnel=funnel,
         page=page,
         rows=tuple(TaskLine(task, rates.get(task.pk, SolveRate())) for task in page.rows),
         filters=filters,

@@ -95,14 +95,7 @@ class Projection:
             case e.RunPlanned():
                 self._fields["total_iterations"] = event.total_iterations
             case e.RunProgress():
-                self._fields |= {
-                    "progress_message": event.message[:500],
-                    "progress_done": event.done,
-                    "progress_total": event.total,
-                    "progress_follows": event.follows[:500],
-                    "progress_seconds_left": event.seconds_left,
-                    "collection": event.collection.model_dump() if event.collection else {},
-                }
+                self._progress(event)
             case e.TaskValidated():
                 self._task_validated(event)
             case e.TasksSelected():
@@ -143,13 +136,26 @@ class Projection:
             "total_iterations": event.total_iterations,
             "current_iteration": current,
             "progress_message": "",
-            "progress_done": 0,
-            "progress_total": 0,
             "progress_follows": "",
             "progress_seconds_left": None,
             "collection": {},
         }
+        if not kind_of(self._run.kind).keeps_progress:
+            self._fields |= {"progress_done": 0, "progress_total": 0}
         self._move(event, RunState.RUNNING)
+
+    def _progress(self, event: e.RunProgress) -> None:
+        self._fields |= {
+            "progress_message": event.message[:500],
+            "progress_follows": event.follows[:500],
+            "progress_seconds_left": event.seconds_left,
+            "collection": event.collection.model_dump() if event.collection else {},
+        }
+        # A report without amounts, such as that of a wait, leaves those of such a run.
+        if event.done or event.total or not kind_of(self._run.kind).keeps_progress:
+            self._fields |= {"progress_done": event.done, "progress_total": event.total}
+        if event.funnel is not None:
+            self._fields["funnel"] = event.funnel.model_dump()
 
     def _run_finished(self, event: e.RunFinished) -> None:
         self._trajectories.flush()

@@ -76,6 +76,8 @@ class RunDetail(RunOut):
     """A run with its resolved configuration."""
 
     config: dict[str, Any]
+    funnel: dict[str, Any]
+    """State of a curation from commits: stages, lost commits with examples, time and disk; else empty."""
 
 
 class RunCosts(RunDetail):

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from engine.terminal import visible_line
 from webapp.core.cli import CommandError
+from webapp.core.contexts.commit_funnel import build_funnel
 from webapp.core.contexts.words import in_words
 from webapp.experiments import services as experiments
 from webapp.experiments.models import Experiment
@@ -83,6 +84,22 @@ def describe_collection(state: Mapping[str, Any]) -> list[str]:
     return parts
 
 
+def describe_funnel(run: Run) -> list[str]:
+    """Return a line per stage of a curation from commits; empty for other runs."""
+    funnel = build_funnel(run.funnel)
+    if funnel is None:
+        return []
+    lines = []
+    for stage in funnel.stages:
+        dropped = ", ".join(f"{loss.words} {loss.number}" for loss in stage.losses)
+        lines.append(f"{stage.name:14} {stage.commits:7}  {dropped}".rstrip())
+    if funnel.minutes is not None and funnel.disk_bytes is not None:
+        lines.append(
+            f"per task: {funnel.minutes:.1f} min in trials, {funnel.disk_bytes / 1e6:.1f} MB of disk"
+        )
+    return [visible_line(line) for line in lines]
+
+
 def run_record(run: Run) -> dict[str, Any]:
     """Return the run as in the API's list of runs."""
     return RunOut.from_orm(run).model_dump()
@@ -98,17 +115,19 @@ def watch(runs: Iterable[Run], *, as_json: bool = False) -> None:
     Raises:
         CommandError: a run did not succeed.
     """
+    stream = sys.stderr if as_json else sys.stdout
     for run in runs:
         last = ""
         while True:
             run.refresh_from_db()
             line = describe(run)
             if line != last:
-                stream = sys.stderr if as_json else sys.stdout
                 print(f"{timezone.now():%H:%M:%S} {line}", file=stream, flush=True)
                 last = line
             if run.state in TERMINAL:
                 break
             time.sleep(_POLL_S)
+        for line in describe_funnel(run):
+            print(line, file=stream, flush=True)
         if run.state != "succeeded":
             raise CommandError(f"run {run.pk} {run.state}: {explained(run)}")

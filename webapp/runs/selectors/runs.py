@@ -55,7 +55,7 @@ def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
     )
     return (
         runs.select_related("experiment", "dataset", "created_by")
-        .defer("config")
+        .defer("config", "funnel")
         .annotate(reward=Subquery(newest, output_field=FloatField()), policy=F("config__policy"))
     )
 

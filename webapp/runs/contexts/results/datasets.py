@@ -8,8 +8,9 @@ from django.urls import reverse
 
 from engine.events.health import RowStatus
 from engine.types import RunState
+from webapp.core.contexts.commit_funnel import build_funnel
 from webapp.core.contexts.row_status import LOOKS
-from webapp.core.contexts.words import in_words
+from webapp.core.contexts.words import count, in_words
 from webapp.datasets.models.datasets import Dataset
 from webapp.datasets.models.health import Validation
 from webapp.runs.contexts.results.parts import Fault, Figure, Part, Reason, RunResults, count_of, prefixed
@@ -62,6 +63,34 @@ def curation(run: Run, made: Dataset | None) -> RunResults:
             for source, reason in list(skipped.items())[:MOST_FAULTS]
         ),
         num_faults=len(skipped),
+        links=_dataset_links(made),
+    )
+
+
+def commit_curation(run: Run, made: Dataset | None) -> RunResults:
+    """Return the funnel from commits to tasks, as last reported."""
+    funnel = build_funnel(run.funnel)
+    wanted = sum(int(run.config["curation"][name]) for name in ("train_tasks", "heldout_tasks"))
+    return RunResults(
+        title="Dataset",
+        figures=(
+            Figure(
+                label="Tasks", value=funnel.tasks if funnel else None, sub=f"at most {count(wanted)} wanted"
+            ),
+            Figure(
+                label="Time per task",
+                value=60 * funnel.minutes if funnel and funnel.minutes is not None else None,
+                form="seconds",
+                sub="in trials of all its commits",
+            ),
+            Figure(
+                label="Disk per task",
+                value=funnel.disk_bytes if funnel else None,
+                form="bytes",
+                sub="images and environments",
+            ),
+        ),
+        funnel=funnel,
         links=_dataset_links(made),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.evaluation.endings import Endings
+from webapp.core.contexts.commit_funnel import FunnelTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,7 @@ class Figure:
 
     label: str
     value: float | None
-    form: Literal["number", "percent", "loss"] = "number"
+    form: Literal["number", "percent", "loss", "seconds", "bytes"] = "number"
     of: float | None = None
     """Number that ``value`` is a part of."""
     sub: str = ""
@@ -64,6 +65,8 @@ class RunResults:
     """Endings behind a solve rate among the figures."""
     faults: tuple[Fault, ...] = ()
     num_faults: int = 0
+    funnel: FunnelTable | None = None
+    """Funnel of a curation from commits."""
     links: tuple[tuple[str, str], ...] = ()
     """Label and address of each output."""
 

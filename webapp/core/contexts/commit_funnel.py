@@ -1,4 +1,4 @@
-"""Funnel of a dataset made of commits: stages, and examples of the commits that were lost at each."""
+"""Funnel from commits to tasks, of a run or a dataset: stages, and examples of the commits lost at each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = {
     "too_large": "too many lines", "unreadable": "not readable", "no_code": "no code outside of tests",
     "native_code": "compiled code", "no_syntax": "invalid syntax for this Python",
     "no_real_change": "comments, docstrings or formatting only", "no_tests": "no changed tests",
-    "not_tried": "not tried: enough tasks", "tree": "could not be unpacked",
+    "not_tried": "not tried: enough tasks", "waiting": "not tried yet", "tree": "could not be unpacked",
     "python_version": "another Python version",
     "does_not_build": "no environment found", "sandbox": "sandbox failed", "machine": "this machine failed",
     "index": "the package index did not answer", "error": "unexpected error",
@@ -36,6 +36,7 @@ class Example:
 class Loss:
     """Commits lost for one reason."""
 
+    reason: str
     words: str
     number: int
     examples: tuple[Example, ...]
@@ -52,14 +53,32 @@ class Stage:
     losses: tuple[Loss, ...]
 
 
-def build_funnel(provenance: Mapping[str, Any]) -> tuple[Stage, ...]:
-    """Return the funnel of a dataset; empty if it was not made of commits or its record is malformed."""
-    stages, examples = provenance.get("funnel"), provenance.get("examples")
-    if not isinstance(stages, list) or not isinstance(examples, dict):
-        return ()
+@dataclass(frozen=True, slots=True)
+class FunnelTable:
+    """The funnel, with what a task took on average."""
+
+    stages: tuple[Stage, ...]
+    tasks: int
+    minutes: float | None
+    """Time in trials per task, minutes; None without a task, or where it is not recorded."""
+    disk_bytes: float | None
+    """Images and environments per task, bytes; None as above."""
+    skipped: tuple[tuple[str, str], ...]
+    """Repositories that could not be used, with the reasons."""
+
+
+def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
+    """Return the funnel of a record, or None if it has none or is malformed.
+
+    Args:
+        record: a run's ``funnel`` (``engine.events.curation.CommitFunnel``), or a dataset's provenance.
+    """
+    stages, examples, skipped = record.get("funnel"), record.get("examples"), record.get("skipped", {})
+    if not isinstance(stages, list) or not isinstance(examples, dict) or not isinstance(skipped, dict):
+        return None
     try:
         total = max(stage["commits"] for stage in stages)
-        return tuple(
+        table = tuple(
             Stage(
                 str(stage["stage"]),
                 int(stage["commits"]),
@@ -68,8 +87,20 @@ def build_funnel(provenance: Mapping[str, Any]) -> tuple[Stage, ...]:
             )
             for stage in stages
         )
+        tasks = table[-1].commits
+        return FunnelTable(
+            stages=table,
+            tasks=tasks,
+            minutes=_each(record.get("trial_seconds"), 60 * tasks),
+            disk_bytes=_each(record.get("disk_bytes"), tasks),
+            skipped=tuple((str(spec), str(reason)) for spec, reason in skipped.items()),
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
-        return ()
+        return None
+
+
+def _each(amount: object, number: int) -> float | None:
+    return amount / number if isinstance(amount, int | float) and number else None
 
 
 def _loss(reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
@@ -77,4 +108,4 @@ def _loss(reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
         Example(str(example["repository"]), str(example["commit"])[:12], str(example["detail"]))
         for example in examples.get(reason, ())
     )
-    return Loss(_WORDS.get(reason, reason), int(number), shown)
+    return Loss(str(reason), _WORDS.get(reason, reason), int(number), shown)

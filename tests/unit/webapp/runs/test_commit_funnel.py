@@ -1,0 +1,114 @@
+"""Page, API and terminal of a curation from commits: its funnel while it runs, and after a kill."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+from pydantic import ValidationError
+
+from engine.events.curation import CommitFunnel
+from tests.builders.web.event_builders import Stream
+from tests.builders.web.html_regions import inner_html
+from tests.builders.web.web_builders import launched, make_user, post, relaunched
+from webapp.core.permissions import Role
+from webapp.live.fragments import Subscription, snapshot
+from webapp.models import Run
+from webapp.runs.cli.describe import describe_funnel
+from webapp.runs.services import runs
+
+pytestmark = pytest.mark.django_db
+STATE: dict[str, Any] = {
+    "funnel": [
+        {"stage": "commits", "commits": 40},
+        {"stage": "has tests", "commits": 12, "lost": {"no_tests": 28}},
+        {"stage": "tried", "commits": 5, "lost": {"waiting": 7}},
+        {"stage": "wanted", "commits": 3, "lost": {"does_not_build": 2}},
+    ],
+    "examples": {
+        "does_not_build": [{"repository": "r", "commit": "a" * 40, "detail": "<script>alert(1)</script>"}]
+    },
+    "skipped": {"https://h.example/x": "has no commits"},
+    "tasks": 3,
+    "trial_seconds": 270.0,
+    "disk_bytes": 6_000_000,
+}
+
+
+@pytest.fixture(autouse=True)
+def _host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_REPOSITORY_HOSTS", "h.example")
+
+
+@pytest.fixture
+def operator(client: Client) -> Client:
+    client.force_login(make_user("olga", Role.OPERATOR))
+    return client
+
+
+def curating() -> tuple[Run, Any, Stream]:
+    run = runs.create(recipe="commits-dataset", overrides={"curation.repositories": ["https://h.example/r"]})
+    run, claim = launched(run)
+    stream = Stream()
+    stream.started(total=0)
+    stream.add("run_progress", message="reading the history of r", done=0, total=0)
+    stream.add("run_progress", message="trying commits", done=5, total=12, funnel=STATE)
+    post(claim, stream)
+    run.refresh_from_db()
+    return run, claim, stream
+
+
+def text_of(html: str) -> str:
+    return " ".join(re.sub(r"<[^>]+>", " ", html).replace("\u202f", " ").replace("\xa0", " ").split())
+
+
+def test_page_api_and_terminal_show_the_funnel_of_a_live_run(operator: Client) -> None:
+    run, _, _ = curating()
+    page = operator.get(f"/runs/{run.pk}/").content.decode()
+    header, results = (text_of(inner_html(page, region)) for region in ("run-header", "run-results"))
+    assert "Tasks 3 at most 220 wanted" in header
+    assert "Time per task 1 min 30 s" in header
+    assert "Disk per task 1.9 MB" in header
+    assert "Progress 5 of 12" in header
+    assert "tried 5 12.5 % not tried yet 7 wanted 3 7.5 % no environment found 2 r aaaaaaaaaaaa" in results
+    assert "https://h.example/x has no commits" in results
+    assert "<script>alert(1)" not in page
+    fragments = snapshot(Subscription("run", run.pk, (), (), Role.OPERATOR)).html
+    assert text_of(fragments["run-results"]) == results
+    answer = operator.get(f"/api/v1/runs/{run.pk}").json()
+    assert answer["funnel"]["funnel"][3] == {
+        "stage": "wanted", "commits": 3, "lost": {"does_not_build": 2}
+    }  # fmt: skip
+    lines = describe_funnel(run)
+    assert [line.split()[-1] for line in lines[:3]] == ["40", "28", "7"]
+    assert lines[-1] == "per task: 1.5 min in trials, 2.0 MB of disk"
+
+
+def test_a_later_attempt_keeps_the_numbers_until_it_has_its_own(operator: Client) -> None:
+    run, claim, _ = curating()
+    stream = Stream(epoch=2, first_seq=4)
+    stream.started(total=0)
+    stream.add("run_progress", message="reading the history of r", done=0, total=0)
+    stream.add("run_progress", message="trying commits", done=6, total=12, funnel=STATE | {"tasks": 4})
+    again = relaunched(run, claim)
+    for end, expected in ((2, (5, 12, 3)), (3, (6, 12, 4))):
+        post(again, stream, end - 2 if end == 2 else 2, end)
+        run.refresh_from_db()
+        assert (run.progress_done, run.progress_total, run.funnel["tasks"]) == expected
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"disk_bytes": 2**63},
+        {"funnel": [{"stage": "x", "commits": -1}]},
+        {"funnel": [{"stage": "x", "commits": 1}] * 33},
+        {"examples": {"x": [{"repository": "r" * 301, "commit": "c"}]}},
+        {"trial_seconds": float("inf")},
+    ],
+)
+def test_a_malformed_funnel_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        CommitFunnel.model_validate(STATE | changes)
