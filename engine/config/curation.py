@@ -20,6 +20,8 @@ class CommitCuration(Section):
     """Name of the dataset to write."""
     max_commits: int = Field(default=300, ge=1, le=20_000)
     """Number of commits of each repository, the newest, that are looked at."""
+    licences: tuple[Text, ...] = ()
+    """Licences of repositories that are used, e.g. ``MIT`` (SPDX, or as declared); empty uses all."""
     train_tasks: int = Field(default=200, ge=1)
     """Maximum number of training tasks."""
     heldout_tasks: int = Field(default=20, ge=0)

@@ -18,7 +18,7 @@ import structlog
 
 from engine.datasets.commits.filters import Candidate, select
 from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
-from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits
+from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits, with_licence
 from engine.datasets.commits.statements import write_statement
 from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
 from engine.datasets.store import Dataset, save_dataset, with_content_id
@@ -73,6 +73,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         "config": config.model_dump(mode="json"),
         "seed": shop.seed,
         "sources": {item.repository.spec: item.repository.head for item in work},
+        "licences": {item.repository.spec: item.repository.licence for item in work},
         "seconds": round(time.monotonic() - started, 1),
         **state.model_dump(mode="json"),
     }
@@ -87,7 +88,7 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
     for spec in shop.config.repositories:
         progress(f"reading the history of {spec}", 0, 0)
         try:
-            repository = await in_thread(partial(fetch_repository, spec, shop.home))
+            repository = await in_thread(partial(_repository, shop, spec))
             found = await in_thread(partial(_select, shop, repository, known))
         except (DatasetError, PreflightError) as error:
             funnel.skipped[spec] = redact(str(error))
@@ -105,6 +106,15 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
         reasons = "; ".join(f"{spec}: {reason}" for spec, reason in funnel.skipped.items())
         raise DatasetError(f"no repository can be used. {reasons}")
     return sorted(work, key=lambda item: item.candidate.commit.date, reverse=True)
+
+
+def _repository(shop: Workshop, spec: str) -> Repository:
+    """Fetch a repository. Raises DatasetError if its licence is not among the wanted ones."""
+    repository = with_licence(fetch_repository(spec, shop.home), shop.home)
+    wanted = shop.config.licences
+    if wanted and repository.licence.lower() not in map(str.lower, wanted):
+        raise DatasetError(f"its licence is '{repository.licence}', not one of {', '.join(wanted)}")
+    return repository
 
 
 def _select(shop: Workshop, repository: Repository, known: set[str]) -> list[tuple[str, Candidate | str]]:
@@ -239,7 +249,11 @@ def _row(item: _Work, trial: Trial) -> TaskRow | None:
             "num_tests": len(trial.fail_to_pass) + len(trial.pass_to_pass),
             "num_fail_to_pass": len(trial.fail_to_pass),
         },
-        metadata={"source": item.repository.spec, "statement": statement.method},
+        metadata={
+            "source": item.repository.spec,
+            "licence": item.repository.licence,
+            "statement": statement.method,
+        },
     )
     answer = TaskAnswer(
         gold_patch=candidate.gold_patch,

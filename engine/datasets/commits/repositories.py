@@ -9,7 +9,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from filelock import FileLock
@@ -17,6 +17,7 @@ from filelock import FileLock
 from engine.config.access.source_spec import PackageSource, RepositorySource, parse_source
 from engine.datasets.commits import history_program
 from engine.datasets.commits.history import Commit, read_commits
+from engine.datasets.commits.licences import UNKNOWN, find_licence
 from engine.datasets.sources.downloads import fetch_history, newest_commit, unpack
 from engine.errors import DatasetError, HostileInputError
 from engine.sandbox.local.contained import ContainedLimits, check_tree, run_contained
@@ -37,6 +38,8 @@ class Repository:
     folder: Path
     head: str
     """Newest commit."""
+    licence: str = UNKNOWN
+    """SPDX expression, else a declaration as it is."""
 
 
 def fetch_repository(spec: str, home: Path) -> Repository:
@@ -68,6 +71,18 @@ def fetch_repository(spec: str, home: Path) -> Repository:
     if not head:
         raise DatasetError(f"'{spec}' has no commits")
     return Repository(spec=spec, name=name, folder=folder, head=head)
+
+
+def with_licence(repository: Repository, home: Path) -> Repository:
+    """Return a repository with the licence of its newest commit; unknown if its tree cannot be written."""
+    with tempfile.TemporaryDirectory(prefix=".licence-", dir=repository.folder.parent) as staging:
+        out = Path(staging, "out")
+        out.mkdir()
+        try:
+            tree = write_tree(repository, repository.head, out, home)
+        except DatasetError:
+            return repository
+        return replace(repository, licence=find_licence(tree))
 
 
 def _git_folder(path: str) -> str:

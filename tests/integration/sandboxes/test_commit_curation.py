@@ -32,6 +32,7 @@ PROJECT = """[project]
 name = "toy"
 version = "1.0"
 requires-python = ">=3.8"
+license = "MIT"
 """
 CODE = """def clamp(value, low, high):
     return max(low, value)
@@ -169,6 +170,8 @@ def test_a_task_has_the_tests_that_its_commit_mends(dataset: Dataset, commits: d
     assert fix.task.base_commit == commits["first"]
     assert "clamp(9, 1, 3) == 3" in fix.task.problem_statement
     assert "min(high" not in fix.task.problem_statement
+    assert fix.task.metadata["licence"] == "MIT"
+    assert list(dataset.provenance["licences"].values()) == ["MIT"]
     assert unstable.answer.fail_to_pass == ("tests/test_numbers.py::test_none",)
     assert list(unstable.answer.metadata["unstable"]) == ["tests/test_numbers.py::test_leftover"]
 
@@ -215,6 +218,11 @@ async def test_folders_without_history_are_named(
         folder.mkdir()
     with pytest.raises(DatasetError, match=problem):
         await run(home, NoBackend(), repositories=[str(folder)])
+
+
+async def test_repositories_with_other_licences_are_not_used(home: Path, commits: dict[str, str]) -> None:
+    with pytest.raises(DatasetError, match="its licence is 'MIT', not one of BSD-3-Clause, ISC"):
+        await run(home, NoBackend(), licences=["BSD-3-Clause", "ISC"])
 
 
 def test_submodules_and_links_of_a_commit_are_not_written(home: Path, tmp_path: Path) -> None:
