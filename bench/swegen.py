@@ -1,7 +1,8 @@
 """Yield of tasks from commits: ``python -m bench.swegen [--quick] [--commits N] REPOSITORY…``.
 
 Curates each repository (a folder or an address) alone, without any model, and prints commits by stage, the
-shares of eligible commits (small real changes with tests) that build and become tasks, and minutes a task.
+shares of eligible commits (small real changes with tests, each once) that build and become tasks, and
+minutes a task.
 Bars: at least 78 % build, at least 40 % become tasks, at most 3 minutes a task. Minutes are those of one
 worker, over all trials; two run at once. The data folder is kept: a stopped bench continues.
 """
@@ -24,7 +25,7 @@ from engine.datasets.commits.trials import Workshop
 from engine.errors import DatasetError
 from engine.sandbox.local.backend import LocalBackend
 
-_BUILT, _ELIGIBLE = "builds", "has tests"
+_BUILT, _ELIGIBLE = "builds", "new"
 
 
 async def measure(repository: str, *, home: Path, commits: int) -> dict[str, Any]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from engine.config.access.places import SourceTrees, Text
 from engine.config.access.source_spec import PackageSource, parse_source
-from engine.config.base import Section
+from engine.config.base import ImpossibleSettingsError, Section
+from engine.errors import Problem
+
+DatasetName = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class CommitCuration(Section):
@@ -20,6 +23,9 @@ class CommitCuration(Section):
     """Name of the dataset to write."""
     max_commits: int = Field(default=300, ge=1, le=20_000)
     """Number of commits of each repository, the newest, that are looked at."""
+    exclude_datasets: tuple[DatasetName, ...] = ()
+    """Stored datasets whose tasks must not be made again: commits with the same base commit or instance id,
+    or nearly the same fix, are left out. Name benchmarks and evaluation sets here."""
     licences: tuple[Text, ...] = ()
     """Licences of repositories that are used, e.g. ``MIT`` (SPDX, or as declared); empty uses all."""
     train_tasks: int = Field(default=200, ge=1)
@@ -38,6 +44,13 @@ class CommitCuration(Section):
     """Time limit of one run of a commit's tests, seconds."""
     workers: int = Field(default=2, ge=1)
     """Number of commits tried at once."""
+
+    @model_validator(mode="after")
+    def _excludes_others(self) -> Self:
+        if self.output in self.exclude_datasets:
+            problem = f"'{self.output}' is the dataset to write: name other datasets"
+            raise ImpossibleSettingsError([Problem(problem, "exclude_datasets")])
+        return self
 
     @field_validator("repositories")
     @classmethod

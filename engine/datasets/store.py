@@ -11,8 +11,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,9 +103,31 @@ def load_dataset(home: Path, name: str) -> Dataset:
     Raises:
         DatasetError: missing or malformed; names file, row and field.
     """
+    folder, header = dataset_path(home, name), _read_header(home, name)
+    tasks = list(_read_lines(folder / "tasks.jsonl"))
+    answers = list(_read_lines(folder / "answers.jsonl"))
+    if len(tasks) != len(answers):
+        raise DatasetError(f"dataset '{name}' has {len(tasks)} tasks but {len(answers)} answers")
+    rows = tuple(
+        _row(number, task, answer) for number, (task, answer) in enumerate(zip(tasks, answers, strict=True))
+    )
+    return Dataset(name=name, rows=rows, provenance=header.get("provenance", {}))
+
+
+def iterate_rows(home: Path, name: str) -> Iterator[TaskRow]:
+    """Iterate over the rows of a dataset, with one in memory. Raises DatasetError as ``load_dataset``."""
+    folder, _ = dataset_path(home, name), _read_header(home, name)
+    lines = zip_longest(_read_lines(folder / "tasks.jsonl"), _read_lines(folder / "answers.jsonl"))
+    for number, (task, answer) in enumerate(lines):
+        if task is None or answer is None:
+            raise DatasetError(f"dataset '{name}' has another number of tasks than of answers")
+        yield _row(number, task, answer)
+
+
+def _read_header(home: Path, name: str) -> dict[str, Any]:
     folder = dataset_path(home, name)
     try:
-        header = json.loads((folder / "dataset.json").read_text())
+        header: dict[str, Any] = json.loads((folder / "dataset.json").read_text())
     except FileNotFoundError:
         raise DatasetError(
             f"there is no dataset '{name}' in {folder.parent}; make it with a curate run"
@@ -113,14 +136,7 @@ def load_dataset(home: Path, name: str) -> Dataset:
         raise DatasetError(f"{folder / 'dataset.json'} is not JSON: {error}") from error
     if header.get("format") != FORMAT:
         raise DatasetError(f"dataset '{name}' has format {header.get('format')}, this version reads {FORMAT}")
-    tasks = _read_lines(folder / "tasks.jsonl")
-    answers = _read_lines(folder / "answers.jsonl")
-    if len(tasks) != len(answers):
-        raise DatasetError(f"dataset '{name}' has {len(tasks)} tasks but {len(answers)} answers")
-    rows = tuple(
-        _row(number, task, answer) for number, (task, answer) in enumerate(zip(tasks, answers, strict=True))
-    )
-    return Dataset(name=name, rows=rows, provenance=header.get("provenance", {}))
+    return header
 
 
 def _write(folder: Path, name: str, rows: Sequence[TaskRow], provenance: Mapping[str, Any]) -> None:
@@ -167,24 +183,22 @@ def swap_in(staging: Path, target: Path) -> None:
         replace_folder(staging, target)
 
 
-def _read_lines(path: Path) -> list[dict[str, Any]]:
-    rows = []
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
     try:
-        text = path.read_text()
+        # Only line feeds end lines: JSON strings may contain unescaped separators such as U+2028.
+        with path.open(newline="\n") as file:
+            for number, line in enumerate(file):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError as error:
+                    raise DatasetError(f"{path.name}: not JSON: {error}", row=number) from error
+                if not isinstance(row, dict):
+                    raise DatasetError(f"{path.name}: not an object", row=number)
+                yield row
     except OSError as error:
         raise DatasetError(f"cannot read {path}: {error.strerror}") from error
-    # Not splitlines: JSON strings may contain unescaped line separators such as U+2028.
-    for number, line in enumerate(text.split("\n")):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise DatasetError(f"{path.name}: not JSON: {error}", row=number) from error
-        if not isinstance(row, dict):
-            raise DatasetError(f"{path.name}: not an object", row=number)
-        rows.append(row)
-    return rows
 
 
 def _row(number: int, task: dict[str, Any], answer: dict[str, Any]) -> TaskRow:

@@ -6,16 +6,17 @@ The limits are those of R2E-Gym (0 < files with code < 5, lines < 200, patch < 1
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from engine.config.curation import CommitCuration
 from engine.datasets.commits.entities import EntityChange, changed_entities
 from engine.datasets.commits.history import Commit
+from engine.datasets.importers.filters import Exclusion
 from engine.datasets.paths import is_test_path
 from engine.errors import HostileInputError
-from engine.patches.sections import count_changed_lines, keep_files, patch_hash
+from engine.patches.sections import count_changed_lines, keep_files
 
 _REVERT = re.compile(r"^(revert\b|revert:|this reverts commit)", re.IGNORECASE | re.MULTILINE)
 _CHERRY_PICK = re.compile(r"\(cherry picked from commit [0-9a-f]{7,}\)")
@@ -41,21 +42,30 @@ class Candidate:
         return sum(len(change.added) + len(change.removed) + len(change.changed) for change in changes)
 
 
+def instance_id(repository: str, commit: Commit) -> str:
+    """Return the readable name of a commit's task."""
+    return f"{repository}__{commit.sha[:12]}"
+
+
 def select(
-    commits: Iterable[Commit], config: CommitCuration, known: set[str]
-) -> Iterator[tuple[Commit, Candidate | str]]:
+    commits: Iterable[Commit], config: CommitCuration, known: Callable[[Candidate], Exclusion | None]
+) -> Iterator[tuple[Commit, Candidate | Exclusion]]:
     """Yield each commit with its candidate, or with the reason why it is none.
 
     Args:
         commits: of one repository.
         config: limits of a change.
-        known: hashes of the changes selected so far, over all repositories; grows.
+        known: returns where the change of a candidate is known from; None if it is new.
     """
     for commit in commits:
-        yield commit, _select(commit, config, known)
+        selected = _select(commit, config)
+        if isinstance(selected, str):
+            yield commit, Exclusion(selected, "")
+        else:
+            yield commit, known(selected) or selected
 
 
-def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidate | str:
+def _select(commit: Commit, config: CommitCuration) -> Candidate | str:
     if len(commit.parents) != 1:
         return "merge" if commit.parents else "first_commit"
     if _REVERT.search(commit.message):
@@ -77,9 +87,6 @@ def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidat
     gold, _ = keep_files(commit.patch, lambda path: path.endswith(".py") and not is_test_path(path))
     if count_changed_lines(gold) > config.max_lines or len(gold) > config.max_patch_chars:
         return "too_large"
-    digest = patch_hash(gold)
-    if digest in known:
-        return "duplicate"
     try:
         entities = {file.path: _entities(commit, file.path) for file in code}
     except (SyntaxError, HostileInputError):
@@ -89,7 +96,6 @@ def _select(commit: Commit, config: CommitCuration, known: set[str]) -> Candidat
         return "no_real_change"
     if not tests:
         return "no_tests"
-    known.add(digest)
     return Candidate(commit=commit, gold_patch=gold, test_paths=tests, entities=entities)
 
 

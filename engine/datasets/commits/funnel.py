@@ -16,10 +16,11 @@ from engine.redaction import redact
 
 STAGES = (
     ("commits", frozenset[str]()),
-    ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty", "duplicate"})),
+    ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty"})),
     ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
     ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
     ("has tests", frozenset({"no_tests"})),
+    ("new", frozenset({"duplicate", "contaminated"})),
     ("tried", frozenset({"not_tried", "waiting"})),
     (
         "builds",

@@ -16,11 +16,13 @@ from typing import Any, TypeVar
 
 import structlog
 
-from engine.datasets.commits.filters import Candidate, select
+from engine.datasets.commits.filters import Candidate, instance_id, select
 from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
+from engine.datasets.commits.known_changes import KnownChanges
 from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits, with_licence
 from engine.datasets.commits.statements import write_statement
 from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
+from engine.datasets.importers.filters import Exclusion
 from engine.datasets.store import Dataset, save_dataset, with_content_id
 from engine.errors import DatasetError, HostError, ImageError, PreflightError, describe_error
 from engine.patches.sections import count_changed_lines
@@ -84,7 +86,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
 
 async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> list[_Work]:
     work: list[_Work] = []
-    known: set[str] = set()
+    known = await in_thread(partial(KnownChanges.read, shop.config.exclude_datasets, shop.home))
     for spec in shop.config.repositories:
         progress(f"reading the history of {spec}", 0, 0)
         try:
@@ -97,8 +99,8 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
         store = TrialStore(shop.home, repository, shop.config, shop.sandbox, shop.seed)
         for sha, selected in found:
             funnel.total += 1
-            if isinstance(selected, str):
-                funnel.lose(selected, repository, sha, position=funnel.total)
+            if isinstance(selected, Exclusion):
+                funnel.lose(selected.by, repository, sha, selected.detail, position=funnel.total)
             else:
                 funnel.candidates += 1
                 work.append(_Work(repository=repository, store=store, candidate=selected))
@@ -117,9 +119,12 @@ def _repository(shop: Workshop, spec: str) -> Repository:
     return repository
 
 
-def _select(shop: Workshop, repository: Repository, known: set[str]) -> list[tuple[str, Candidate | str]]:
+def _select(
+    shop: Workshop, repository: Repository, known: KnownChanges
+) -> list[tuple[str, Candidate | Exclusion]]:
     commits = list_commits(repository, shop.config.max_commits, shop.home)
-    return [(commit.sha, selected) for commit, selected in select(commits, shop.config, known)]
+    selection = select(commits, shop.config, partial(known.check, repository.name))
+    return [(commit.sha, selected) for commit, selected in selection]
 
 
 async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[TaskRow]:
@@ -236,7 +241,7 @@ def _row(item: _Work, trial: Trial) -> TaskRow | None:
         return None
     task = Task(
         id="",
-        instance_id=f"{item.repository.name}__{commit.sha[:12]}",
+        instance_id=instance_id(item.repository.name, commit),
         repo=item.repository.name,
         base_commit=commit.parents[0],
         problem_statement=statement.text,

@@ -155,8 +155,8 @@ def test_every_commit_is_a_task_or_lost_for_its_reason(dataset: Dataset, commits
     }  # fmt: skip
     assert dataset.provenance["examples"]["collection"][0]["commit"] == commits["collection"]
     assert {stage["stage"]: stage["commits"] for stage in funnel} == {
-        "commits": 7, "one change": 6, "small enough": 6, "real change": 5, "has tests": 5, "tried": 5,
-        "builds": 5, "tests run": 4, "tests differ": 2, "stable": 2, "stated": 2, "wanted": 2,
+        "commits": 7, "one change": 6, "small enough": 6, "real change": 5, "has tests": 5, "new": 5,
+        "tried": 5, "builds": 5, "tests run": 4, "tests differ": 2, "stable": 2, "stated": 2, "wanted": 2,
     }  # fmt: skip
     assert [row.answer.metadata["commit"] for row in dataset.rows] == [commits["unstable"], commits["fix"]]
 
@@ -193,6 +193,13 @@ class NoBackend:
 async def test_a_second_curation_tries_no_commit_again(home: Path, dataset: Dataset) -> None:
     again = await run(home, NoBackend(), output="again")
     assert [row.task for row in again.rows] == [row.task for row in dataset.rows]
+
+
+async def test_tasks_of_an_excluded_dataset_are_not_made_again(home: Path, dataset: Dataset) -> None:
+    with pytest.raises(NoTasksError, match="contaminated 2") as raised:
+        await run(home, NoBackend(), output="other", exclude_datasets=["toy"])
+    example = raised.value.record["examples"]["contaminated"][0]
+    assert example["detail"] == f"the benchmark has {dataset.rows[0].task.instance_id}"
 
 
 async def test_the_newest_tasks_are_held_out(home: Path, dataset: Dataset, commits: dict[str, str]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 _WORDS = {
     "merge": "merge commit", "first_commit": "first commit", "revert": "revert", "cherry_pick": "cherry-pick",
-    "empty": "no change", "duplicate": "same change as another commit", "too_many_files": "too many files",
+    "empty": "no change", "duplicate": "same or nearly the same change as another commit",
+    "contaminated": "task of an excluded dataset", "too_many_files": "too many files",
     "too_large": "too many lines", "unreadable": "not readable", "no_code": "no code outside of tests",
     "native_code": "compiled code", "no_syntax": "invalid syntax for this Python",
     "no_real_change": "comments, docstrings or formatting only", "no_tests": "no changed tests",

@@ -10,6 +10,7 @@ import pytest
 from engine.config.curation import CommitCuration
 from engine.datasets.commits.filters import Candidate, select
 from engine.datasets.commits.history import ChangedFile, Commit
+from engine.datasets.importers.filters import Exclusion
 from engine.patches.diff import diff_texts
 
 CODE = ("pkg/m.py", "def f():\n    return 1\n", "def f():\n    return 2\n")
@@ -33,7 +34,8 @@ def commit(*changes: tuple[str, str, str], message: str = "Fix f.", **fields: An
 
 def selected(*commits: Commit, **settings: Any) -> list[Candidate | str]:
     config = CONFIG.model_copy(update=settings)
-    return [result for _, result in select(commits, config, set())]
+    results = (result for _, result in select(commits, config, lambda _: None))
+    return [result if isinstance(result, Candidate) else result.by for result in results]
 
 
 def test_a_fix_with_tests_is_a_candidate_without_its_tests_in_the_gold_patch() -> None:
@@ -83,7 +85,6 @@ def test_limits_hold_without_tests(settings: dict[str, int], reason: str) -> Non
     assert isinstance(selected(commit(CODE, TEST), max_files=1)[0], Candidate)
 
 
-def test_the_same_change_is_a_candidate_once() -> None:
-    first, second = selected(commit(CODE, TEST), commit(CODE, TEST, sha="d" * 40))
-    assert isinstance(first, Candidate)
-    assert second == "duplicate"
+def test_a_known_change_is_left_out_with_its_detail() -> None:
+    known = Exclusion("duplicate", "r__aaa has the same change")
+    assert [result for _, result in select([commit(CODE, TEST)], CONFIG, lambda _: known)] == [known]
