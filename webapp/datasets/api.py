@@ -315,9 +315,11 @@ def list_left_out(
 
 
 @router.get("/datasets/{name}/export", auth=operator)
-def export_dataset(request: HttpRequest, name: str) -> StreamingHttpResponse:
-    """Export the dataset with its answers as JSON lines, in the import format ``trainyard``."""
-    parts = writes.export_parts(name=find(name).name)
+def export_dataset(
+    request: HttpRequest, name: str, format: writes.ExportFormat = "trainyard"
+) -> StreamingHttpResponse:
+    """Export the dataset with its answers as JSON lines, in an import format."""
+    parts = writes.export_parts(name=find(name).name, form=format)
     audit.record(actor=caller(request), action="dataset.export", target=f"dataset {name}")
     response = StreamingHttpResponse(parts, content_type="application/x-ndjson")
     response["Content-Disposition"] = f'attachment; filename="{name}.jsonl"'

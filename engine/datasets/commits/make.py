@@ -250,6 +250,7 @@ def _row(item: _Work, trial: Trial) -> TaskRow | None:
         difficulty={
             "patch_lines": count_changed_lines(candidate.gold_patch),
             "num_files": len(candidate.entities),
+            "num_relevant_files": len(trial.relevant_files),
             "num_entities": candidate.num_entities,
             "num_tests": len(trial.fail_to_pass) + len(trial.pass_to_pass),
             "num_fail_to_pass": len(trial.fail_to_pass),
@@ -278,6 +279,7 @@ def _commit_record(candidate: Candidate, trial: Trial) -> dict[str, Any]:
         "date": candidate.commit.date.isoformat(),
         "subject": candidate.commit.subject[:200],
         "files": sorted(candidate.entities),
+        "relevant_files": trial.relevant_files,
         "entities": {
             path: {"added": change.added, "removed": change.removed, "changed": change.changed}
             for path, change in candidate.entities.items()

@@ -10,7 +10,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,7 +62,7 @@ _MAX_COMMAND = 60_000
 _MAX_ADDED = 3
 """Packages that are added because the tests miss a module."""
 _MAX_DETAIL, _MAX_MESSAGE = 2000, 300
-_VERSION = 1
+_VERSION = 2
 """Raise it when trials have other results for the same commit."""
 
 
@@ -80,6 +80,8 @@ class Trial(BaseModel):
     """Tests whose outcomes differed between runs, left out."""
     messages: tuple[str, ...] = ()
     """Failures before the change, ``PATH:LINE: MESSAGE`` with paths relative to the root."""
+    relevant_files: tuple[str, ...] = ()
+    """Changed files without whose change a test of ``fail_to_pass`` fails, each left out alone."""
     pins: tuple[str, ...] = ()
     image: str = ""
     """Name of the image of the tree before the change, without ``local:``."""
@@ -326,16 +328,34 @@ async def _compare(
     if not fail_to_pass:
         raise _RejectedError("unstable", "\n".join(test for test in outcomes if test not in stable))
     pass_to_pass = tuple(test for test in stable if test not in fail_to_pass)
+    relevant = partial(run, selection, [fail_to_pass], fixed=True)
     selected = _command([*fail_to_pass, *pass_to_pass], prepared, environment)
     return Trial(
         fail_to_pass=fail_to_pass,
         pass_to_pass=pass_to_pass,
         unstable=tuple(test for test in outcomes if test not in stable),
+        relevant_files=await _relevant_files(sorted(candidate.entities), fail_to_pass, relevant),
         messages=_messages(broken.log, besides=_messages(mended.log)),
         pins=environment.pins,
         image=image,
         test_command=selected if len(selected) <= _MAX_COMMAND else files,
     )
+
+
+async def _relevant_files(
+    paths: Sequence[str], tests: Sequence[str], run: Callable[..., Awaitable[list[TestRun]]]
+) -> tuple[str, ...]:
+    """Return the paths without whose change a test fails, found by leaving out each alone."""
+    relevant = list(paths[: len(paths) == 1])
+    for path in paths if len(paths) > 1 else ():
+        try:
+            (without,) = await run(without=path)
+        except _RejectedError:  # no report, or no end
+            relevant.append(path)
+        else:
+            if any(without.case(test).outcome is not TestOutcome.PASSED for test in tests):
+                relevant.append(path)
+    return tuple(relevant)
 
 
 def _choose(mended: TestRun, broken: TestRun) -> list[str]:
@@ -365,14 +385,15 @@ async def _runs(
     selections: Sequence[Sequence[str]],
     *,
     fixed: bool,
+    without: str = "",
 ) -> list[TestRun]:
-    """Run a command in one fresh sandbox, once for each selection of tests.
+    """Run a command in one fresh sandbox, once for each selection of tests; ``without`` stays unchanged.
 
     Raises _RejectedError: a run timed out, or the tests of the changed tree gave no report.
     """
     runs = []
     async with shop.backend.open(_spec(shop, image, candidate, runs=len(selections))) as sandbox:
-        await _place(sandbox, candidate, fixed=fixed)
+        await _place(sandbox, candidate, fixed=fixed, without=without)
         for tests in selections:
             await sandbox.write_file(_SELECTION, "\n".join(tests).encode())
             run = await run_tests(sandbox, command, timeout_s=shop.config.test_timeout_s)
@@ -393,14 +414,14 @@ def _spec(shop: Workshop, image: str, candidate: Candidate, *, runs: int) -> San
     )
 
 
-async def _place(sandbox: Sandbox, candidate: Candidate, *, fixed: bool) -> None:
-    """Write the commit's test files, and its code where it is to be there."""
+async def _place(sandbox: Sandbox, candidate: Candidate, *, fixed: bool, without: str) -> None:
+    """Write the commit's test files, and its code where it is to be there, but for one file."""
     for path, text in hidden_files(candidate).items():
         await sandbox.write_file(f"{WORKDIR}/{path}", text.encode())
     if not fixed:
         return
     for path, (_, new) in (candidate.commit.contents or {}).items():
-        if path.endswith(".py") and not is_test_path(path):
+        if path.endswith(".py") and not is_test_path(path) and path != without:
             if new is None:
                 await sandbox.exec(f"rm -f -- {shlex.quote(path)}", timeout_s=30)
             else:

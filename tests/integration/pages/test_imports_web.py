@@ -15,6 +15,7 @@ from engine.config.run import ImportRun, parse_run_config
 from engine.datasets.importers.run import import_dataset
 from engine.errors import ConfigError
 from engine.orchestrator.importing import obstacle
+from engine.patches.sections import is_same_change
 from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web.web_builders import make_user, signed_in
 from tests.unit.datasets.importers import rows
@@ -104,14 +105,42 @@ def test_exported_dataset_is_reimported_under_the_same_ids(home: Path, tmp_path:
     assert not list(tmp_path.glob("*none*"))
 
 
-def exported(name: str) -> str:
+def test_dataset_in_the_schema_of_r2e_gym_has_the_same_answers(home: Path, tmp_path: Path) -> None:
+    """Export a published row without an image here, read it back and export it again."""
+    imported(home, "r2e-gym", "one", write_rows(tmp_path / "rows.jsonl", rows.r2e_gym()))
+    file = tmp_path / "out.jsonl"
+    counts = counts_of("dataset", "export", "one", str(file), "--format", "r2e-gym")
+    assert counts["exported"] == 1
+    imported(home, "r2e-gym", "two", file)
+    first, second = TaskAnswer.objects.order_by("task__dataset__name")
+    names = ("expected", "fail_to_pass", "pass_to_pass", "test_files", "grade_rule")
+    for name in names:
+        assert getattr(second, name) == getattr(first, name), name
+    assert is_same_change(second.gold_patch, first.gold_patch)
+    tasks = [Task.objects.get(answer=answer) for answer in (first, second)]
+    for name in ("instance_id", "base_commit", "problem_statement", "image"):
+        assert len({getattr(task, name) for task in tasks}) == 1, name
+    assert exported("one", "?format=r2e-gym") == file.read_text()
+
+
+def test_a_row_that_r2e_gym_cannot_express_is_named_before_the_first_line(home: Path, tmp_path: Path) -> None:
+    imported(home, "swe-smith", "one", write_rows(tmp_path / "smith.jsonl", rows.swe_smith()))
+    with pytest.raises(CommandFailedError, match=r"this task has none: export it .*\(row 0"):
+        counts_of("dataset", "export", "one", str(tmp_path / "out.jsonl"), "--format", "r2e-gym")
+    assert not list(tmp_path.glob("*out*"))
+    answer = signed_in(Role.OPERATOR).get("/api/v1/datasets/one/export?format=r2e-gym")
+    assert answer.status_code == 422
+    assert "this task has none" in answer.json()["detail"]
+
+
+def exported(name: str, query: str = "") -> str:
     """Return a dataset as an asynchronous server streams it, part by part."""
     user = make_user("ada", Role.OPERATOR)
 
     async def read() -> str:
         client = AsyncClient()
         await client.aforce_login(user)
-        response = await client.get(f"/api/v1/datasets/{name}/export")
+        response = await client.get(f"/api/v1/datasets/{name}/export{query}")
         assert vars(response)["is_async"]
         return b"".join([part async for part in cast(Any, response)]).decode()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,16 @@ from engine.datasets.commits.funnel import NoTasksError
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository, list_commits, write_tree
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop
+from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, HostError, PreflightError
 from engine.events.curation import CommitFunnel
+from engine.patches.sections import is_same_change
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import Verdict
 from tests.builders.dataset_builders import make_grader, toolchain_or_skip
 from tests.builders.repository_builders import GitHistory
+from webapp.datasets.services.r2e_rows import r2e_row
 
 SANDBOX = SandboxConfig(memory_mb=256)
 PROJECT = """[project]
@@ -81,6 +85,7 @@ def history(folder: Path) -> dict[str, str]:
     })  # fmt: skip
     commit("fix", "Clamp above the upper bound.", {
         "toy/numbers.py": FIXED_CLAMP, "tests/test_numbers.py": FIXED_TESTS, "NEWS": "a fix\n",
+        "toy/unused.py": "def unused():\n    return 1\n",
     })  # fmt: skip
     commit("docs", "Write a word.", {"README": "toy\n", "odd\nname": "x\n"})
     commit("unstable", "Take None.", {
@@ -170,6 +175,8 @@ def test_a_task_has_the_tests_that_its_commit_mends(dataset: Dataset, commits: d
     assert fix.task.base_commit == commits["first"]
     assert "clamp(9, 1, 3) == 3" in fix.task.problem_statement
     assert "min(high" not in fix.task.problem_statement
+    assert fix.answer.metadata["files"] == ["toy/numbers.py", "toy/unused.py"]
+    assert fix.task.difficulty["num_relevant_files"] == 1
     assert fix.task.metadata["licence"] == "MIT"
     assert list(dataset.provenance["licences"].values()) == ["MIT"]
     assert unstable.answer.fail_to_pass == ("tests/test_numbers.py::test_none",)
@@ -181,6 +188,24 @@ async def test_rows_fail_untouched_and_pass_with_their_gold_patch(home: Path, da
     for row in load_dataset(home, "toy").rows:
         assert (await grader.grade(row, "")).verdict is Verdict.FAILED
         assert (await grader.grade(row, row.answer.gold_patch)).verdict is Verdict.PASSED
+
+
+def test_rows_can_be_read_back_from_the_schema_of_r2e_gym(home: Path, dataset: Dataset) -> None:
+    for row in dataset.rows:
+        task, answer = json.loads(json.dumps([asdict(row.task), asdict(row.answer)]))
+        exported = r2e_row(task, answer, home)
+        assert exported["relevant_files"] == ["toy/numbers.py"]
+        for diff in json.loads(exported["parsed_commit_content"])["file_diffs"]:
+            assert isinstance(diff["old_file_content"], str)
+        read = r2e_gym.convert(exported)
+        assert is_same_change(read.answer.gold_patch, row.answer.gold_patch)
+        assert (read.task.instance_id, read.task.base_commit) == (row.task.instance_id, row.task.base_commit)
+        assert read.task.problem_statement == row.task.problem_statement.strip()
+        assert read.answer.test_files == {f"r2e_tests/{p}": t for p, t in row.answer.test_files.items()}
+        assert "+def test_high" in read.answer.test_patch or row is dataset.rows[0]
+        for name in ("fail_to_pass", "pass_to_pass"):
+            tests = [test.partition("::")[2] for test in getattr(row.answer, name)]
+            assert sorted(getattr(read.answer, name)) == sorted(tests)
 
 
 class NoBackend:

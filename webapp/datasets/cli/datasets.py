@@ -29,9 +29,15 @@ def export(
     file: Annotated[
         Path | None, typer.Argument(help="Path to write (default: NAME.jsonl in this folder).")
     ] = None,
+    format: Annotated[
+        datasets.ExportFormat,
+        typer.Option(
+            help="Import format of the file: complete rows, or rows of commits in R2E-Gym's schema."
+        ),
+    ] = "trainyard",
     as_json: OnlyJson = True,
 ) -> None:
-    """Write a dataset with its answers to a file that `dataset import --format trainyard` reads.
+    """Write a dataset with its answers to a file that `dataset import --format FORMAT` reads.
 
     The file is written atomically and readable by its owner only. Counts are printed as one line of JSON.
     """
@@ -41,7 +47,7 @@ def export(
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "w") as stream:
-            for line in datasets.export_lines(name=name):
+            for line in datasets.export_lines(name=name, form=format):
                 stream.write(line)
                 rows += 1
         temporary.replace(file)

@@ -183,6 +183,8 @@ class TaskContext:
     metadata: tuple[tuple[str, str], ...]
     answer: TaskAnswer | None
     gold: Diff | None
+    relevant_files: tuple[str, ...]
+    """First ``MAX_EXPECTED`` files without whose change a test fails; empty where it is not recorded."""
     test_files: tuple[str, ...]
     must_pass: tuple[str, ...]
     """First ``MAX_EXPECTED`` tests that must start to pass."""
@@ -198,6 +200,10 @@ class TaskContext:
     """Newest measurement of the test strength of this content, see ``Validation.strength``."""
     decisions: tuple[QuarantineDecision, ...]
     can_operate: bool
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    return tuple(str(text) for text in value[:MAX_EXPECTED]) if isinstance(value, list) else ()
 
 
 def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskContext:
@@ -220,6 +226,7 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         metadata=flat_facts(task.metadata),
         answer=answer,
         gold=patch_diff(answer.gold_patch) if answer else None,
+        relevant_files=_texts(answer.metadata.get("relevant_files")) if answer else (),
         test_files=tuple(sorted([*answer.test_files, *answer.binary_files])) if answer else (),
         must_pass=tuple(answer.fail_to_pass[:MAX_EXPECTED]) if answer else (),
         expected=tuple(sorted(answer.expected.items())[:MAX_EXPECTED]) if answer else (),

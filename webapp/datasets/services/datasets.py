@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -31,6 +31,7 @@ from webapp.core.services.cleaning import without_nul
 from webapp.core.streaming import batched, in_threads
 from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
 from webapp.datasets.services import health
+from webapp.datasets.services.r2e_rows import check_row, r2e_row
 from webapp.runs.models.runs import Run
 
 _FILES = ("dataset.json", "tasks.jsonl", "answers.jsonl")
@@ -48,6 +49,7 @@ _LINES_A_PART = 50
 _BATCH_CHARACTERS = 8 << 20
 """Maximum number of characters in a batch of rows or in a part of an export."""
 Row = Mapping[str, Any]
+ExportFormat = Literal["trainyard", "r2e-gym"]
 
 
 def sync(*, name: str, run_id: int | None = None, actor: User | None = None) -> Dataset:
@@ -96,21 +98,42 @@ def _provenance(header: Any) -> dict[str, Any]:
     return known if isinstance(known, dict) else {}
 
 
-def export_lines(*, name: str) -> Iterator[str]:
-    """Yield a dataset's lines ``{"task", "answer", "split"}``, the import format ``trainyard``.
+def export_lines(*, name: str, form: ExportFormat = "trainyard") -> Iterator[str]:
+    """Yield a dataset's lines in an import format.
 
-    The rows are exported unchanged, so an import restores them under the same ids. Rows whose test strength
-    was measured have it too (``strength``, see ``engine.events.health.TestStrength``).
+    With ``trainyard`` the rows ``{"task", "answer", "split"}`` are unchanged, so an import restores them
+    under the same ids. Rows whose test strength was measured have it too (``strength``, see
+    ``engine.events.health.TestStrength``). With ``r2e-gym`` rows have the schema of R2E-Gym (``r2e_rows``).
 
     Raises:
-        DatasetError: the folder is missing or malformed.
+        DatasetError: the folder is missing or malformed, or the format cannot express a row, which is found
+            before the first line.
     """
-    folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
+    home = Path(settings.TRAINYARD_HOME)
+    if form == "r2e-gym":
+        for number, (_, answer) in enumerate(_stored_rows(name)):
+            check_row(number, answer)
+        for task, answer in _stored_rows(name):
+            yield json.dumps(r2e_row(task, answer, home)) + "\n"
+        return
     strengths = {
         (record.task_id, record.content): record.strength.model_dump(mode="json")
-        for record in read_health(folder)
+        for record in read_health(home / "datasets" / name)
         if isinstance(record, ValidationRecord) and record.strength is not None
     }
+    for task, answer in _stored_rows(name):
+        visible = {key: value for key, value in task.items() if key != "split"}
+        hidden = {key: value for key, value in answer.items() if key != "id"}
+        line = {"task": visible, "answer": hidden, "split": task.get("split", "")}
+        if strengths:
+            strength = strengths.get((str(task.get("id")), content_hash(task, answer)))
+            line |= {"strength": strength} if strength else {}
+        yield json.dumps(line) + "\n"
+
+
+def _stored_rows(name: str) -> Iterator[tuple[Row, Row]]:
+    """Yield the visible and the hidden half of each row of a dataset's folder."""
+    folder = Path(settings.TRAINYARD_HOME) / "datasets" / name
     try:
         with (folder / _FILES[1]).open("rb") as tasks, (folder / _FILES[2]).open("rb") as answers:
             pairs: Iterator[tuple[Row, Row]] = zip_longest(
@@ -119,23 +142,17 @@ def export_lines(*, name: str) -> Iterator[str]:
             for number, (task, answer) in enumerate(pairs):
                 if task.get("id") != answer.get("id"):
                     raise DatasetError(f"{_FILES[2]}: belongs to another task", row=number, field="id")
-                visible = {key: value for key, value in task.items() if key != "split"}
-                hidden = {key: value for key, value in answer.items() if key != "id"}
-                line = {"task": visible, "answer": hidden, "split": task.get("split", "")}
-                if strengths:
-                    strength = strengths.get((str(task.get("id")), content_hash(task, answer)))
-                    line |= {"strength": strength} if strength else {}
-                yield json.dumps(line) + "\n"
+                yield task, answer
     except OSError as error:
         raise DatasetError(f"cannot read the dataset '{name}' in {folder}: {error.strerror}") from error
 
 
-def export_parts(*, name: str) -> AsyncIterator[str]:
+def export_parts(*, name: str, form: ExportFormat = "trainyard") -> AsyncIterator[str]:
     """Return ``export_lines`` in chunks of lines, read in threads.
 
-    Raises DatasetError at the call, not at the first item, if the folder is missing.
+    Raises DatasetError at the call, not at the first item, if the folder is missing or the format unsuitable.
     """
-    lines = export_lines(name=name)
+    lines = export_lines(name=name, form=form)
     # Read the first line now: an error after the response has begun could not be reported.
     whole = chain([next(lines, "")], lines)
     parts = batched(whole, count=_LINES_A_PART, size=_BATCH_CHARACTERS, size_of=len)

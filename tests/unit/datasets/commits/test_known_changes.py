@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -31,7 +32,7 @@ def candidate(lines: list[str], *, path: str = "pkg/m.py", sha: str = "a", paren
 
 def stored(home: Path, **task: str) -> None:
     """Store a benchmark of one task whose fix adds ``LINES``."""
-    fields = {
+    fields: dict[str, Any] = {
         "instance_id": "r-1",
         "repo": "r",
         "base_commit": "c" * 40,
