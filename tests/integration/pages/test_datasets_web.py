@@ -102,9 +102,11 @@ def funnel_page(**provenance: Any) -> str:
 
 
 def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
-    page = funnel_page(funnel=STAGES, examples=EXAMPLES, seed=3)
+    licences = {"https://h.example/r": "MIT OR <b>ISC</b>"}
+    page = funnel_page(funnel=STAGES, examples=EXAMPLES, seed=3, licences=licences)
+    assert "r <strong>MIT OR &lt;b&gt;ISC&lt;/b&gt;</strong>" in page
     assert "From commits to tasks" in page
-    assert 'tests already pass before the change <span class="num">5</span>' in page
+    assert '<span class="loss-number">5</span> tests already pass before the change' in page
     assert "25.0 %" in page
     assert f"<code>{'a' * 12}</code>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
@@ -119,7 +121,7 @@ def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
         {"funnel": [{"stage": "a", "commits": "x", "lost": {}}], "examples": {}},
         {"funnel": [{"stage": "a", "commits": 1, "lost": {"b": None}}], "examples": {}},
         {"funnel": STAGES, "examples": {"collection": [3]}},
-        {"funnel": [], "examples": {}},
+        {"funnel": [], "examples": {}, "licences": 3},
     ],
 )
 def test_page_survives_malformed_funnels(home: Path, provenance: dict[str, Any]) -> None:

@@ -32,6 +32,11 @@ class Example:
     commit: str
     detail: str
 
+    @property
+    def name(self) -> str:
+        """Return the last part of the repository's folder or address."""
+        return self.repository.rstrip("/").rpartition("/")[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -60,8 +65,8 @@ class FunnelTable:
 
     stages: tuple[Stage, ...]
     tasks: int
-    minutes: float | None
-    """Time in trials per task, minutes; None without a task, or where it is not recorded."""
+    seconds: float | None
+    """Time in trials per task, seconds; None without a task, or where it is not recorded."""
     disk_bytes: float | None
     """Images and environments per task, bytes; None as above."""
     skipped: tuple[tuple[str, str], ...]
@@ -92,7 +97,7 @@ def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
         return FunnelTable(
             stages=table,
             tasks=tasks,
-            minutes=_each(record.get("trial_seconds"), 60 * tasks),
+            seconds=_each(record.get("trial_seconds"), tasks),
             disk_bytes=_each(record.get("disk_bytes"), tasks),
             skipped=tuple((str(spec), str(reason)) for spec, reason in skipped.items()),
         )

@@ -76,6 +76,8 @@ class DatasetContext:
     dataset: Dataset
     funnel: FunnelTable | None
     """Funnel of a dataset made of commits; else None."""
+    licences: tuple[tuple[str, str], ...]
+    """Repository (its name) and licence, of a dataset made of commits."""
     facts: tuple[tuple[str, str], ...]
     page: Page[Task]
     rows: tuple[TaskLine, ...]
@@ -137,6 +139,11 @@ def parse_task_filters(params: Mapping[str, str]) -> TaskFilters:
     )
 
 
+def _licences(record: object) -> tuple[tuple[str, str], ...]:
+    items = record.items() if isinstance(record, Mapping) else ()
+    return tuple((str(spec).rstrip("/").rpartition("/")[2], str(licence)) for spec, licence in items)
+
+
 def _share(text: str) -> float | None:
     try:
         value = float(text)
@@ -159,6 +166,7 @@ def build_dataset(dataset: Dataset, params: Mapping[str, str], *, can_operate: b
             {key: value for key, value in dataset.provenance.items() if funnel is None or key not in _FUNNEL}
         ),
         funnel=funnel,
+        licences=_licences(dataset.provenance.get("licences")),
         page=page,
         rows=tuple(TaskLine(task, rates.get(task.pk, SolveRate())) for task in page.rows),
         filters=filters,

@@ -72,8 +72,8 @@ def test_page_api_and_terminal_show_the_funnel_of_a_live_run(operator: Client) -
     assert "Time per task 1 min 30 s" in header
     assert "Disk per task 1.9 MB" in header
     assert "Progress 5 of 12" in header
-    assert "tried 5 12.5 % not tried yet 7 wanted 3 7.5 % no environment found 2 r aaaaaaaaaaaa" in results
-    assert "https://h.example/x has no commits" in results
+    assert "Tried 5 12.5 % 7 not tried yet Wanted 3 7.5 % 2 no environment found r aaaaaaaaaaaa" in results
+    assert "https://h.example/x: has no commits" in results
     assert "<script>alert(1)" not in page
     fragments = snapshot(Subscription("run", run.pk, (), (), Role.OPERATOR)).html
     assert text_of(fragments["run-results"]) == results
@@ -83,7 +83,8 @@ def test_page_api_and_terminal_show_the_funnel_of_a_live_run(operator: Client) -
     }  # fmt: skip
     lines = describe_funnel(run)
     assert [line.split()[-1] for line in lines[:3]] == ["40", "28", "7"]
-    assert lines[-1] == "per task: 1.5 min in trials, 2.0 MB of disk"
+    assert lines[-1] == "not used: https://h.example/x: has no commits"
+    assert lines[-2] == "per task: 1.5 min in trials, 2.0 MB of disk"
 
 
 def test_a_later_attempt_keeps_the_numbers_until_it_has_its_own(operator: Client) -> None:

@@ -67,21 +67,21 @@ def curation(run: Run, made: Dataset | None) -> RunResults:
     )
 
 
-def commit_curation(run: Run, made: Dataset | None) -> RunResults:
+def commit_curation(run: Run) -> RunResults:
     """Return the funnel from commits to tasks, as last reported."""
     funnel = build_funnel(run.funnel)
     wanted = sum(int(run.config["curation"][name]) for name in ("train_tasks", "heldout_tasks"))
     return RunResults(
-        title="Dataset",
+        title="From commits to tasks",
         figures=(
             Figure(
                 label="Tasks", value=funnel.tasks if funnel else None, sub=f"at most {count(wanted)} wanted"
             ),
             Figure(
                 label="Time per task",
-                value=60 * funnel.minutes if funnel and funnel.minutes is not None else None,
+                value=funnel.seconds if funnel else None,
                 form="seconds",
-                sub="in trials of all its commits",
+                sub="trials of all commits",
             ),
             Figure(
                 label="Disk per task",
@@ -91,7 +91,6 @@ def commit_curation(run: Run, made: Dataset | None) -> RunResults:
             ),
         ),
         funnel=funnel,
-        links=_dataset_links(made),
     )
 
 

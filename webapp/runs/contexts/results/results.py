@@ -29,7 +29,7 @@ def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) ->
         return rollouts.row_check(run)
     match run.kind:
         case RunKind.CURATE if run.config.get("source") == "commits":
-            return datasets.commit_curation(run, made)
+            return datasets.commit_curation(run)
         case RunKind.CURATE:
             return datasets.curation(run, made)
         case RunKind.IMPORT:
