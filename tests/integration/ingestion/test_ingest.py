@@ -322,6 +322,7 @@ def test_lines_and_unpacked_logs_of_a_batch_are_limited(monkeypatch: pytest.Monk
         ("step_finished", ("exit_code",), 2**40),
         ("step_finished", ("prompt_tokens",), 2**31),
         ("step_finished", ("ref", "iteration"), 2**31),
+        ("step_finished", ("ref", "iteration"), -1),
         ("step_finished", ("time",), 1e18),
         ("step_finished", ("time",), -1e18),
         ("trajectory_finished", ("prompt_tokens",), 2**63),
