@@ -9,9 +9,37 @@ from pydantic import Field, field_validator, model_validator
 from engine.config.access.places import SourceTrees, Text
 from engine.config.access.source_spec import PackageSource, parse_source
 from engine.config.base import ImpossibleSettingsError, Section
+from engine.config.policies import NoPolicyConfig, OptionalPolicyConfig, TransformerPolicyConfig
 from engine.errors import Problem
 
 DatasetName = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+_MIN_PROMPT = 1024
+"""Minimum length of a prompt for a writer or judge, tokens."""
+
+
+class WritingConfig(Section):
+    """Limits of the models that write and judge statements and tests."""
+
+    attempts: int = Field(default=3, ge=1, le=20)
+    """Maximum number of statements that the writer is asked for per commit, and of test files."""
+    tests: bool = True
+    """Ask the writer for tests of commits that change none."""
+    max_context: int = Field(default=16_384, ge=2048)
+    """Maximum length of a prompt and its answer, tokens; longer prompts are shortened."""
+    max_response: int = Field(default=4096, ge=64)
+    """Maximum length of an answer, tokens, thinking included."""
+    timeout_s: float = Field(default=600.0, gt=0)
+    """Maximum time of an answer, retries included, seconds."""
+
+    @model_validator(mode="after")
+    def _possible(self) -> Self:
+        if self.max_context - self.max_response < _MIN_PROMPT:
+            message = (
+                f"{self.max_response} leaves less than {_MIN_PROMPT} of the {self.max_context} tokens of "
+                "max_context for the prompt: lower it"
+            )
+            raise ImpossibleSettingsError([Problem(message, "max_response")])
+        return self
 
 
 class CommitCuration(Section):
@@ -44,6 +72,38 @@ class CommitCuration(Section):
     """Time limit of one run of a commit's tests, seconds."""
     workers: int = Field(default=2, ge=1)
     """Number of commits tried at once."""
+    writer: OptionalPolicyConfig = NoPolicyConfig()
+    """Model that writes problem statements, and tests for commits without any."""
+    judge: OptionalPolicyConfig = NoPolicyConfig()
+    """Model that reads every statement and reports leaks of the fix and unspecified behaviour."""
+    writing: WritingConfig = WritingConfig()
+
+    @property
+    def writes_tests(self) -> bool:
+        """Return whether a model writes tests for commits that change none."""
+        return self.writing.tests and not isinstance(self.writer, NoPolicyConfig)
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        models = {"writer": self.writer, "judge": self.judge}
+        problems = [
+            Problem(
+                "a writer or judge runs in the run's own process: leave it out, or use a vLLM server as an "
+                "endpoint",
+                f"{name}.engine",
+            )
+            for name, model in models.items()
+            if isinstance(model, TransformerPolicyConfig) and model.engine != "builtin"
+        ]
+        if all(isinstance(model, NoPolicyConfig) for model in models.values()):
+            problems += [
+                Problem("has no effect without a writer or judge: leave it out", f"writing.{name}")
+                for name, field in WritingConfig.model_fields.items()
+                if getattr(self.writing, name) != field.default
+            ]
+        if problems:
+            raise ImpossibleSettingsError(problems)
+        return self
 
     @model_validator(mode="after")
     def _excludes_others(self) -> Self:

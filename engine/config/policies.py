@@ -221,6 +221,12 @@ class EndpointPolicyConfig(Section):
         return self
 
 
+class NoPolicyConfig(Section):
+    """No model."""
+
+    type: Literal["none"] = "none"
+
+
 class OraclePolicyConfig(Section):
     """Oracle: applies the gold patch through the tools, then submits."""
 
@@ -252,3 +258,8 @@ PolicyConfig = Annotated[
 
 JudgePolicyConfig = Annotated[TransformerPolicyConfig | EndpointPolicyConfig, Field(discriminator="type")]
 """Models that a verifier can use."""
+
+OptionalPolicyConfig = Annotated[
+    NoPolicyConfig | TransformerPolicyConfig | EndpointPolicyConfig, Field(discriminator="type")
+]
+"""Models that write or judge parts of a dataset, or none."""

@@ -453,11 +453,23 @@ def _classes(union: object) -> Iterator[type[BaseModel]]:
 
 RUN_CLASSES = tuple(_classes(AnyRun))
 """Every class of run configurations."""
+
+
+def _unions(section: type[BaseModel], place: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the locations of the sections with a discriminator below a section."""
+    for name, field in section.model_fields.items():
+        if field.discriminator:
+            yield (*place, name)
+        elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            yield from _unions(field.annotation, (*place, name))
+
+
 _UNIONS = frozenset(
-    (*(kind.model_fields[tag].default for tag in _TAGS if tag in kind.model_fields), name)
+    union
     for kind in RUN_CLASSES
-    for name, field in kind.model_fields.items()
-    if field.discriminator
+    for union in _unions(
+        kind, tuple(kind.model_fields[tag].default for tag in _TAGS if tag in kind.model_fields)
+    )
 )
 """Locations of sections with a discriminator, after the tags of their class."""
 _ADAPTER: TypeAdapter[AnyRun] = TypeAdapter(Annotated[AnyRun, Field(discriminator="kind")])
@@ -500,10 +512,12 @@ def with_overrides(data: Mapping[str, Any], overrides: Mapping[str, Any]) -> dic
     result: dict[str, Any] = json.loads(json.dumps(dict(data)))
     if PRESET_KEY in overrides:
         result["algorithm"] = {}
-    for name, section in result.items():
-        if isinstance(section, dict) and overrides.get(f"{name}.type", section.get("type")) != section.get(
-            "type"
-        ):
+    for key, value in overrides.items():
+        *parents, last = key.split(".")
+        section: Any = result
+        for parent in parents:
+            section = section.get(parent) if isinstance(section, dict) else None
+        if last == "type" and isinstance(section, dict) and section.get("type") != value:
             section.clear()
     for key, value in overrides.items():
         *parents, last = key.split(".")

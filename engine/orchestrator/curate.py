@@ -15,6 +15,7 @@ from engine.events.curation import CommitFunnel
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import RunContext, RunResult
+from engine.orchestrator.policies.chat_models import open_chat_model
 from engine.orchestrator.setup import announce, open_backend, peak_memory_mb
 from engine.orchestrator.tasks.references import make_references
 
@@ -27,8 +28,16 @@ async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> R
     started = time.monotonic()
     announce(run)
     backend = await open_backend(config.sandbox, run)
+    writer = await open_chat_model(config.curation, "writer", run)
+    judge = await open_chat_model(config.curation, "judge", run)
     shop = Workshop(
-        config=config.curation, home=run.home, backend=backend, sandbox=config.sandbox, seed=config.seed
+        config=config.curation,
+        home=run.home,
+        backend=backend,
+        sandbox=config.sandbox,
+        seed=config.seed,
+        writer=writer,
+        judge=judge,
     )
 
     def report(message: str, done: int, total: int, *, funnel: CommitFunnel | None = None) -> None:
@@ -36,7 +45,8 @@ async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> R
 
     dataset = await run.interruptible(make_commit_tasks(shop, report))
     funnel = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
-    return _result(dataset, funnel, started)
+    cost = sum(model.model.spent for model in (writer, judge) if model is not None)
+    return _result(dataset, {**funnel, **({"cost": cost} if cost else {})}, started)
 
 
 async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
@@ -76,7 +86,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     return _result(dataset, _fates(dataset.provenance.get("candidates", {})), started)
 
 
-def _result(dataset: Dataset, counts: Mapping[str, int], started: float) -> RunResult:
+def _result(dataset: Dataset, counts: Mapping[str, float], started: float) -> RunResult:
     splits = {row.split for row in dataset.rows}
     return RunResult(
         state="succeeded",

@@ -20,7 +20,7 @@ import structlog
 from engine.config.environment import FrozenLakeConfig, ReproductionConfig
 from engine.config.learning.training import HeldoutConfig
 from engine.config.placement import worker_bundles
-from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
+from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
@@ -221,6 +221,15 @@ def _report_caught(run: RunContext, row: TaskRow, detail: str) -> None:
     run.alert("warning", "tampering_caught", message, task_ids=[row.task.id])
 
 
+def policy_sampling(config: PolicyConfig) -> SamplingParams:
+    """Return the sampling parameters of a policy's settings."""
+    if isinstance(config, TransformerPolicyConfig):
+        return SamplingParams(
+            temperature=config.temperature, top_p=config.top_p, top_k=config.top_k, min_p=config.min_p
+        )
+    return configured_sampling(config) if isinstance(config, EndpointPolicyConfig) else SamplingParams()
+
+
 def build_scheduler(
     config: ActingRun,
     run: RunContext,
@@ -241,16 +250,7 @@ def build_scheduler(
         lanes: receives the phases of the rollouts.
     """
     agent, factory = config.agent, environments.factory
-    sampling = SamplingParams()
-    if isinstance(config.policy, TransformerPolicyConfig):
-        sampling = SamplingParams(
-            temperature=config.policy.temperature,
-            top_p=config.policy.top_p,
-            top_k=config.policy.top_k,
-            min_p=config.policy.min_p,
-        )
-    elif isinstance(config.policy, EndpointPolicyConfig):
-        sampling = configured_sampling(config.policy)
+    sampling = policy_sampling(config.policy)
     if evaluation is not None:
         agent = evaluation.agent(agent)
         factory = factory.for_agent(agent)

@@ -29,7 +29,7 @@ STAGES = (
     ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed"})),
     ("tests differ", frozenset({"collection", "no_difference"})),
     ("stable", frozenset({"unstable"})),
-    ("stated", frozenset({"statement"})),
+    ("stated", frozenset({"statement", "leaks", "unclear"})),
     ("wanted", frozenset({"not_wanted"})),
 )
 """Stages of the funnel, each with the reasons for which commits do not reach it."""

@@ -20,11 +20,19 @@ from engine.datasets.commits.filters import Candidate, instance_id, select
 from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
 from engine.datasets.commits.known_changes import KnownChanges
 from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits, with_licence
-from engine.datasets.commits.statements import write_statement
+from engine.datasets.commits.statements import Statement
 from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
+from engine.datasets.commits.written_statements import NoStatementError, count_statements, find_statement
 from engine.datasets.importers.filters import Exclusion
 from engine.datasets.store import Dataset, save_dataset, with_content_id
-from engine.errors import DatasetError, HostError, ImageError, PreflightError, describe_error
+from engine.errors import (
+    DatasetError,
+    HostError,
+    ImageError,
+    PreflightError,
+    RunEndingError,
+    describe_error,
+)
 from engine.patches.sections import count_changed_lines
 from engine.processes.disk import folder_bytes
 from engine.redaction import redact
@@ -77,6 +85,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         "sources": {item.repository.spec: item.repository.head for item in work},
         "licences": {item.repository.spec: item.repository.licence for item in work},
         "seconds": round(time.monotonic() - started, 1),
+        "statements": count_statements(rows),
         **state.model_dump(mode="json"),
     }
     if not rows:
@@ -140,7 +149,7 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[T
         async with permits:
             trial = await _trial(shop, item, failures)
             if not trial.reason:
-                trial, row = await in_thread(partial(_stated, item, trial))
+                trial, row = await _stated(shop, item, trial)
             if row is not None:
                 await in_thread(partial(_measure, shop, trial, funnel))
         funnel.tried += 1
@@ -223,22 +232,27 @@ def _kept_trial(shop: Workshop, item: _Work) -> Trial | None:
     return kept if kept is not None and (kept.reason or image_exists(shop.home, kept.image)) else None
 
 
-def _stated(item: _Work, trial: Trial) -> tuple[Trial, TaskRow | None]:
-    """Return the trial and the task of a candidate; without a task the trial has the reason."""
+async def _stated(shop: Workshop, item: _Work, trial: Trial) -> tuple[Trial, TaskRow | None]:
+    """Return the trial and the task of a candidate; without a task the trial has the reason.
+
+    Raises RunEndingError: a model answers no question any more.
+    """
     try:
-        row = _row(item, trial)
+        statement = await find_statement(
+            item.candidate, trial, writer=shop.writer, judge=shop.judge, seed=shop.seed
+        )
+        return trial, _row(item, trial, statement)
+    except NoStatementError as error:
+        return trial.model_copy(update={"reason": error.reason, "detail": error.detail}), None
+    except RunEndingError:
+        raise
     except Exception as error:  # as for trials
         log.exception("statement_failed", repository=item.repository.spec, commit=item.candidate.commit.sha)
         return trial.model_copy(update={"reason": "error", "detail": describe_error(error)}), None
-    return (trial, row) if row is not None else (trial.model_copy(update={"reason": "statement"}), None)
 
 
-def _row(item: _Work, trial: Trial) -> TaskRow | None:
-    """Return the task of a candidate; None if no statement without leaks was found."""
+def _row(item: _Work, trial: Trial, statement: Statement) -> TaskRow:
     candidate, commit = item.candidate, item.candidate.commit
-    statement = write_statement(candidate, trial)
-    if statement is None:
-        return None
     task = Task(
         id="",
         instance_id=instance_id(item.repository.name, commit),
@@ -268,7 +282,7 @@ def _row(item: _Work, trial: Trial) -> TaskRow | None:
         pass_to_pass=trial.pass_to_pass,
         test_command=trial.test_command,
         deterministic=not trial.unstable,
-        metadata=_commit_record(candidate, trial),
+        metadata={**_commit_record(candidate, trial), "statement": statement.record},
     )
     return with_content_id(TaskRow(task=task, answer=answer, split="train"))
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import builtins
+import contextlib
 import re
 import textwrap
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
+from typing import Any
 
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.trials import Trial, hidden_files
@@ -23,6 +25,8 @@ _MIN_LINE = 14
 """Length from which an added line that a statement contains is a leak, characters."""
 _NGRAM = 8
 """Number of consecutive tokens of the added code from which a statement leaks it."""
+_MAX_SHOWN_TESTS = 3
+"""Number of failing tests whose code models read."""
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
@@ -32,7 +36,9 @@ class Statement:
 
     text: str
     method: str
-    """``template`` or ``template without example``."""
+    """``template``, ``template without example`` or ``written`` (by a model)."""
+    record: Mapping[str, Any] = field(default_factory=dict)
+    """How it was made and checked, for the row's metadata."""
 
 
 def write_statement(candidate: Candidate, trial: Trial) -> Statement | None:
@@ -52,7 +58,7 @@ def write_statement(candidate: Candidate, trial: Trial) -> Statement | None:
 def find_leaks(text: str, *, gold_patch: str, names: Collection[str], subject: str) -> list[str]:
     """Return what a statement leaks: code of the fix, names of hidden tests, the commit's message."""
     leaks = [f"hidden test {name}" for name in names if re.search(rf"\b{re.escape(name)}\b", text)]
-    if len(subject) >= _MIN_LINE and subject in text:
+    if len(subject) >= _MIN_LINE and _flat(subject) in _flat(text):
         leaks.append("the commit's message")
     old = "\n".join(removed_lines(gold_patch))
     added = [line.strip() for line in added_lines(gold_patch) if line.strip() and line.strip() not in old]
@@ -60,6 +66,11 @@ def find_leaks(text: str, *, gold_patch: str, names: Collection[str], subject: s
     new = (_ngrams("\n".join(added)) - _ngrams(old)) & _ngrams(text)
     leaks += [f"code of the fix: {' '.join(tokens)}" for tokens in sorted(new)]
     return leaks
+
+
+def _flat(text: str) -> str:
+    """Return a text in one case and on one line."""
+    return " ".join(text.split()).casefold()
 
 
 def test_names(trial: Trial) -> set[str]:
@@ -75,7 +86,7 @@ def _ngrams(text: str) -> set[tuple[str, ...]]:
 
 
 def _text(candidate: Candidate, trial: Trial, example: str) -> str:
-    modules = sorted({_module(path) for path in candidate.entities})
+    modules = sorted({module_name(path) for path in candidate.entities})
     errors = list(dict.fromkeys(_error(message) for message in trial.messages))[:3]
     where = " and ".join(f"`{module}`" for module in modules[:3])
     symptom = _symptom(errors[0]) if errors else "wrong results"
@@ -104,7 +115,8 @@ def _says_something(message: str) -> bool:
     return bool(re.sub(r"\b(AssertionError|assert|not|True|False|None)\b|\W", "", _error(message)))
 
 
-def _module(path: str) -> str:
+def module_name(path: str) -> str:
+    """Return the name by which a file is imported, for projects with their code in ``src`` or the root."""
     parts = PurePosixPath(path.removeprefix("src/")).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -112,6 +124,54 @@ def _module(path: str) -> str:
 def _error(message: str) -> str:
     """Return a failure's message without its place and without addresses of objects."""
     return re.sub(r" at 0x[0-9a-f]+", "", message.partition(": ")[2].strip())
+
+
+def failing_tests(candidate: Candidate, trial: Trial) -> str:
+    """Return the code of the first failing tests, in order; their whole files if it cannot be found."""
+    files = hidden_files(candidate)
+    names = (test.partition("[")[0].partition("::") for test in trial.fail_to_pass)
+    tests = list(dict.fromkeys((path, name.replace("::", ".")) for path, _, name in names))
+    whole = dict.fromkeys(path for path, _ in tests if path in files)
+    return definitions(files, tests[:_MAX_SHOWN_TESTS]) or "\n\n".join(files[path] for path in whole)
+
+
+def definitions(files: Mapping[str, str], names: Iterable[tuple[str, str]]) -> str:
+    """Return the code of functions and classes; those that cannot be found are left out.
+
+    Args:
+        files: path → text of Python files.
+        names: path and qualified name of each.
+    """
+    shown = []
+    for path, name in names:
+        if path in files:
+            with contextlib.suppress(HostileInputError):
+                shown.append(call_isolated(partial(_code, files[path], name.split(".")), SOURCE_LIMITS))
+    return "\n\n".join(filter(None, shown))
+
+
+def _code(text: str, names: Sequence[str]) -> str:
+    """Return the lines of a file's definition; an empty text without it."""
+    tree = _parse(text)
+    node = _find(tree, names) if tree is not None else None
+    return "\n".join(text.splitlines()[_first_line(node) - 1 : node.end_lineno]) if node is not None else ""
+
+
+def _parse(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _find(tree: ast.Module, names: Sequence[str]) -> ast.stmt | None:
+    """Return the definition with a qualified name; None if there is none."""
+    nodes: Sequence[ast.stmt] = tree.body
+    definition: ast.stmt | None = None
+    for name in names:
+        definition = next((node for node in nodes if getattr(node, "name", "") == name), None)
+        nodes = getattr(definition, "body", [])
+    return definition
 
 
 def _example(candidate: Candidate, trial: Trial) -> str:
@@ -131,15 +191,10 @@ def _example(candidate: Candidate, trial: Trial) -> str:
 
 
 def _body(text: str, names: Sequence[str]) -> str:
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = _parse(text)
+    if tree is None:
         return ""
-    nodes: Sequence[ast.stmt] = tree.body
-    function: ast.stmt | None = None
-    for name in names:
-        function = next((node for node in nodes if getattr(node, "name", "") == name), None)
-        nodes = getattr(function, "body", [])
+    function = _find(tree, names)
     if not isinstance(function, ast.FunctionDef) or any(arg.arg != "self" for arg in function.args.args):
         return ""
     attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]

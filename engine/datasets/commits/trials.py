@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.commits.cached_model import CachedModel
 from engine.datasets.commits.environments import (
     PYTEST_CLOSURE,
     PYTHON,
@@ -148,6 +149,10 @@ class Workshop:
     backend: SandboxBackend
     sandbox: SandboxConfig
     seed: int
+    writer: CachedModel | None = None
+    """Model that writes statements, and tests of commits without any."""
+    judge: CachedModel | None = None
+    """Model that judges statements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

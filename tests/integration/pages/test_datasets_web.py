@@ -113,6 +113,21 @@ def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
     assert "<script>alert(1)" not in page
 
 
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+def test_the_page_of_a_task_shows_how_its_statement_was_made(role: Role) -> None:
+    dataset = Dataset.objects.create(name="made")
+    task = Task.objects.create(dataset=dataset, key="k1", instance_id="i", split="train")
+    judge = {"model": "j", "leaks": False, "leaks_reason": "<b>fine</b>" + "x" * 5000}
+    rejected = [{"result": "form", "detail": "too short"}]
+    record = {"method": "written", "model": "m", "judge": judge, "rejected": rejected}
+    TaskAnswer.objects.create(task=task, metadata={"statement": record, "packages": ["pinned"]})
+    page = signed_in(role).get("/datasets/made/tasks/k1/").content.decode()
+    assert ("statement · rejected 1 · result" in page) == (role is Role.OPERATOR)
+    assert ("&lt;b&gt;fine" in page) == (role is Role.OPERATOR)
+    assert "pinned" not in page
+    assert "x" * 2000 not in page
+
+
 @pytest.mark.parametrize(
     "provenance",
     [

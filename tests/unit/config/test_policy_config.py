@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from engine.config.access.places import EndpointPlace, places
 from engine.config.recipes import resolve
-from engine.config.run import RolloutRun, parse_run_config, with_overrides
+from engine.config.run import CommitCurateRun, RolloutRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
 
 
@@ -94,3 +95,31 @@ def test_run_without_training_refuses_weight_publication_settings(recipe: str) -
         resolve(recipe, {**vllm, "policy.vllm.transfer": "disk", "policy.vllm.in_flight": "keep"})
     wrong = {problem.setting for problem in raised.value.problems}
     assert wrong == {"policy.vllm.transfer", "policy.vllm.in_flight"}
+
+
+def test_the_models_of_a_curation_are_sections_of_their_own() -> None:
+    writer = {
+        "curation.writer.type": "endpoint",
+        "curation.writer.endpoint": "lab",
+        "curation.writer.model": "m",
+    }
+    config = resolve("commits-dataset", {**writer, "curation.writing.attempts": 2})
+    assert isinstance(config, CommitCurateRun)
+    assert (config.curation.writer.type, config.curation.judge.type) == ("endpoint", "none")
+    assert [use.name for use in places(config) if isinstance(use.place, EndpointPlace)] == [
+        "curation.writer.endpoint"
+    ]
+    again = with_overrides(config.model_dump(mode="json"), {"curation.writer.type": "none"})
+    assert again["curation"]["writer"] == {"type": "none"}
+    with pytest.raises(ConfigError, match="no effect without a writer or judge") as raised:
+        resolve("commits-dataset", {"curation.writing.attempts": 2})
+    assert raised.value.problems[0].setting == "curation.writing.attempts"
+    with pytest.raises(ConfigError) as raised:
+        resolve(
+            "commits-dataset", {**writer, "curation.writer.temperature": -1, "curation.judge.type": "oracle"}
+        )
+    assert {problem.setting for problem in raised.value.problems} == {
+        "curation.writer.temperature", "curation.judge.type",
+    }  # fmt: skip
+    with pytest.raises(ConfigError, match="use a vLLM server as an endpoint"):
+        resolve("commits-dataset", {"curation.judge.type": "transformer", "curation.judge.engine": "vllm"})

@@ -20,7 +20,9 @@ _WORDS = {
     "no_tests_run": "no test passes after the change", "timeout": "time limit",
     "runner_changed": "test runner changed", "collection": "new tests cannot be collected before the change",
     "no_difference": "tests already pass before the change", "unstable": "outcomes differ between runs",
-    "statement": "no statement without a leak", "not_wanted": "enough tasks",
+    "statement": "no statement without a leak",
+    "leaks": "the judge found the fix in the statement",
+    "unclear": "the judge found behaviour that the statement does not specify", "not_wanted": "enough tasks",
 }  # fmt: skip
 
 

@@ -113,6 +113,8 @@ def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str,
 
 _FUNNEL = frozenset({"funnel", "examples", "skipped", "tasks", "trial_seconds", "disk_bytes"})
 """Parts of the provenance that have a section of their own."""
+_MADE = ("statement", "tests")
+"""Parts of an answer's metadata that its page shows."""
 HEALTHS = (
     (reads.QUARANTINED, "in quarantine"),
     *((status.value, LOOKS[status][2]) for status in RowStatus),
@@ -193,6 +195,8 @@ class TaskContext:
     gold: Diff | None
     relevant_files: tuple[str, ...]
     """First ``MAX_EXPECTED`` files without whose change a test fails; empty where it is not recorded."""
+    made: tuple[tuple[str, str], ...]
+    """How statement and tests were made and checked, for tasks made of commits."""
     test_files: tuple[str, ...]
     must_pass: tuple[str, ...]
     """First ``MAX_EXPECTED`` tests that must start to pass."""
@@ -235,6 +239,11 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         answer=answer,
         gold=patch_diff(answer.gold_patch) if answer else None,
         relevant_files=_texts(answer.metadata.get("relevant_files")) if answer else (),
+        made=flat_facts({name: answer.metadata[name] for name in _MADE if name in answer.metadata})[
+            :MAX_EXPECTED
+        ]
+        if answer
+        else (),
         test_files=tuple(sorted([*answer.test_files, *answer.binary_files])) if answer else (),
         must_pass=tuple(answer.fail_to_pass[:MAX_EXPECTED]) if answer else (),
         expected=tuple(sorted(answer.expected.items())[:MAX_EXPECTED]) if answer else (),

@@ -11,11 +11,11 @@ The value of a setting comes from the last of these sources that has one:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 from pydantic_core import to_jsonable_python
@@ -40,6 +40,7 @@ from webapp.datasets.selectors.defaults import dataset_settings, is_local
 from webapp.endpoints.services import places
 from webapp.runs.models.runs import Run
 
+M = TypeVar("M", bound=BaseModel)
 UNSET = "–"
 """Placeholder for settings that have neither value nor default; the form shows them empty."""
 _REQUIRED: Mapping[str, Mapping[str, str]] = {
@@ -47,7 +48,10 @@ _REQUIRED: Mapping[str, Mapping[str, str]] = {
     "replay": {"source": UNSET},
 }
 """Settings without default, by type of policy."""
-_SELECTING = (PRESET_KEY, POLICY_TYPE_KEY)
+_REQUIRED_NAMES = tuple(name for settings in _REQUIRED.values() for name in settings)
+POLICY_SECTIONS = ("policy", "curation.writer", "curation.judge")
+"""Sections whose settings differ by the type of a policy."""
+SELECTING = (PRESET_KEY, *(f"{section}.type" for section in POLICY_SECTIONS))
 """Settings that select the values of others."""
 
 
@@ -94,8 +98,8 @@ class Draft:
     @property
     def missing(self) -> tuple[str, ...]:
         """Return the settings that have no default and no value yet."""
-        policy = self.selected.get("policy") or {}
-        unset = (f"policy.{name}" for name, value in policy.items() if value == UNSET)
+        names = (f"{section}.{name}" for section in POLICY_SECTIONS for name in _REQUIRED_NAMES)
+        unset = (name for name in names if _value_of(self.selected, name) == UNSET)
         return tuple(setting for setting in unset if setting not in self.overrides)
 
     def resolved(self) -> AnyRun:
@@ -119,7 +123,7 @@ class Draft:
 
     def base_text(self, setting: str) -> str:
         """Return a setting's value before a person's change, as text for an input."""
-        return _text_of(self.original if setting in _SELECTING else self.base, setting)
+        return _text_of(self.original if setting in SELECTING else self.base, setting)
 
     def origin(self, setting: str) -> Origin:
         """Return the source of a setting's value."""
@@ -216,13 +220,22 @@ def setting_texts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{name}", as_text(dumped[name])
 
 
-def policy_types(config: AnyRun) -> tuple[str, ...]:
-    """Return the types of policy that a configuration may have; empty for kinds of run without a policy."""
-    return tuple(_policy_classes(config))
+def policy_types(config: AnyRun) -> dict[str, tuple[str, ...]]:
+    """Return the settings that select the type of a policy, with the types that each may have."""
+    return {
+        f"{section}.type": tuple(classes)
+        for section in POLICY_SECTIONS
+        if (classes := _policy_classes(config, section))
+    }
 
 
-def _policy_classes(config: AnyRun) -> dict[str, type[BaseModel]]:
-    field = type(config).model_fields.get("policy")
+def _policy_classes(config: AnyRun, section: str) -> dict[str, type[BaseModel]]:
+    """Return type → class of a policy's section; empty for kinds of run without it."""
+    *parents, name = section.split(".")
+    model: object = config
+    for parent in parents:
+        model = getattr(model, parent, None)
+    field = type(model).model_fields.get(name) if isinstance(model, BaseModel) else None
     if field is None:
         return {}
     members = get_args(field.annotation) or (field.annotation,)
@@ -235,14 +248,26 @@ def _select(config: AnyRun, given: Mapping[str, Any]) -> AnyRun:
     Sections are not compared: a person's other settings may be what makes them agree.
     """
     sections: dict[str, BaseModel] = {}
-    preset, chosen = given.get(PRESET_KEY), given.get(POLICY_TYPE_KEY)
+    preset = given.get(PRESET_KEY)
     algorithm = getattr(config, "algorithm", None)
     if algorithm is not None and isinstance(preset, str) and preset in PRESETS:
         sections["algorithm"] = type(algorithm)(preset=preset)
-    classes = _policy_classes(config)
-    if isinstance(chosen, str) and chosen in classes and chosen != config.policy.type:  # type: ignore[union-attr]
-        sections["policy"] = classes[chosen](type=chosen, **_REQUIRED.get(chosen, {}))
-    return config.model_copy(update=sections)
+    current = dict(setting_texts(config))
+    for section in POLICY_SECTIONS:
+        chosen, classes = given.get(f"{section}.type"), _policy_classes(config, section)
+        if isinstance(chosen, str) and chosen in classes and chosen != current[f"{section}.type"]:
+            sections[section] = classes[chosen](type=chosen, **_REQUIRED.get(chosen, {}))
+    for name, section_model in sections.items():
+        config = _replaced(config, name.split("."), section_model)
+    return config
+
+
+def _replaced(model: M, path: Sequence[str], section: BaseModel) -> M:
+    """Return a copy of a configuration with another section at a path."""
+    name, *rest = path
+    return model.model_copy(
+        update={name: _replaced(getattr(model, name), rest, section) if rest else section}
+    )
 
 
 def _follows(
@@ -251,7 +276,7 @@ def _follows(
     """Return the settings that follow from the dataset and, in a collection, from its model."""
 
     try:
-        merged = with_overrides(selected, {key: given[key] for key in given if key not in _SELECTING})
+        merged = with_overrides(selected, {key: given[key] for key in given if key not in SELECTING})
     except ConfigError:  # an override leads through something that is no section; ``resolved`` refuses it
         return {}
 
@@ -315,10 +340,16 @@ def _has(config: Mapping[str, Any], setting: str) -> bool:
 
 def _text_of(config: Mapping[str, Any], setting: str) -> str:
     """Return a setting of a configuration as text for its input; empty where there is none."""
+    value = _value_of(config, setting)
+    return "" if value == UNSET else as_text(value)
+
+
+def _value_of(config: Mapping[str, Any], setting: str) -> Any:
+    """Return a setting of a configuration; None where there is none."""
     value: Any = config
     for part in setting.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return "" if value == UNSET else as_text(value)
+    return value
 
 
 def _defaults(model: BaseModel, default: object = None, prefix: str = "") -> Iterator[tuple[str, str]]:

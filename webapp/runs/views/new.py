@@ -77,7 +77,7 @@ def _draft(recipe: str, parent: Run | None, data: Mapping[str, str]) -> Draft | 
 def _before(data: Mapping[str, str]) -> dict[str, Any]:
     """Return the overrides of the rendered form and what followed; without a form what selects settings."""
     if "rendered" not in data:
-        return {"overrides": {key: data[key] for key in (PRESET_KEY, POLICY_TYPE_KEY) if key in data}}
+        return {"overrides": {key: data[key] for key in drafts.SELECTING if key in data}}
     try:
         rendered = parse_json(data["rendered"])
         drafts.check_storable(rendered)

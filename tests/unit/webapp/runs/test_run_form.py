@@ -16,7 +16,7 @@ from tests.builders.web.web_builders import make_user
 from webapp.core.permissions import Role
 from webapp.models import Dataset, Run, Task
 from webapp.runs.contexts.config_view import describe
-from webapp.runs.contexts.forms.form import FormSection, edited, form_sections
+from webapp.runs.contexts.forms.form import FormSection, Offer, edited, form_sections
 from webapp.runs.contexts.forms.offers import run_offers
 from webapp.runs.services.drafts import Draft, Origin, draft, policy_types, setting_texts
 
@@ -195,7 +195,7 @@ def test_drafts_equal_the_configuration_resolved_by_the_engine(recipe: str) -> N
     choices: list[dict[str, Any]] = [{}, {"name": "other"}]
     if "algorithm" in original.original:
         choices += [{"algorithm.preset": preset} for preset in PRESETS]
-    choices += [{"policy.type": kind} for kind in policy_types(original.model)]
+    choices += [{key: kind} for key, kinds in policy_types(original.model).items() for kind in kinds]
     for overrides in choices:
         made = draft(recipe=recipe, overrides=overrides)
         try:
@@ -245,3 +245,16 @@ def test_dataset_in_a_whole_section_override_determines_derived_settings() -> No
     Task.objects.create(dataset=dataset, key="a", instance_id="a", split="train", image="example.org/image:1")
     section = draft(recipe="quickstart").original["dataset"] | {"name": "published"}
     assert draft(recipe="quickstart", overrides={"dataset": section}).follows["sandbox.backend"] == "docker"
+
+
+def test_the_form_shows_the_settings_of_a_curations_model() -> None:
+    chosen = {"curation.writer.type": "endpoint", "curation.writer.endpoint": "lab"}
+    made = posted_form("commits-dataset", {"curation.writer.type": "endpoint"})
+    assert made.missing == ("curation.writer.endpoint", "curation.writer.model")
+    fields = {field.key: field for section in form_sections(made) for field in section.fields}
+    assert fields["curation.writer.type"].choices == (Offer("none"), Offer("transformer"), Offer("endpoint"))
+    assert fields["curation.writer.type"].replaces
+    assert fields["curation.writer.endpoint"].value == ""
+    assert "curation.judge.model" not in fields
+    back = posted_form("commits-dataset", {"curation.writer.type": "none"}, before=chosen)
+    assert back.overrides == {}

@@ -18,20 +18,20 @@ from pydantic.fields import FieldInfo
 
 from engine.config.access.places import Granted
 from engine.config.base import Section
-from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY
+from engine.config.run import PRESET_KEY
 from engine.errors import Problem
 from engine.reading import parse_json
-from webapp.runs.services.drafts import Draft, Origin, policy_types
+from webapp.runs.services.drafts import POLICY_SECTIONS, SELECTING, Draft, Origin, policy_types
 
 HIDDEN = ("kind", "data", "method", "recipe")
 _REPLACING = frozenset(
     {
-        PRESET_KEY, POLICY_TYPE_KEY, "dataset.name", "evaluation.dataset", "trajectories.dataset",
-        "policy.endpoint", "collection.skip",
+        *SELECTING, "dataset.name", "evaluation.dataset", "trajectories.dataset", "policy.endpoint",
+        "collection.skip",
     }
 )  # fmt: skip
 """Settings whose value determines the fields of the form or their offers."""
-_CLOSED = frozenset({POLICY_TYPE_KEY, "policy.endpoint"})
+_CLOSED = frozenset(f"{section}.{name}" for section in POLICY_SECTIONS for name in ("type", "endpoint"))
 """Settings that accept only offered values."""
 
 
@@ -183,8 +183,8 @@ def form_sections(
         offers: values to choose from, by dotted setting.
     """
     model = draft.model
-    policies = tuple(map(Offer, policy_types(model)))
-    given = _Given(draft, problems, {**(offers or {}), POLICY_TYPE_KEY: policies})
+    types = {setting: tuple(map(Offer, names)) for setting, names in policy_types(model).items()}
+    given = _Given(draft, problems, {**(offers or {}), **types})
     return (FormSection("run", "", _fields("", model, given), True), *_nested("", model, given))
 
 
@@ -214,10 +214,13 @@ def edited(before: Draft, posted: Mapping[str, str]) -> dict[str, Any]:
         posted: texts by dotted setting; other fields are ignored, settings that are absent are as before.
     """
     overrides = dict(before.overrides)
-    former = before.text(POLICY_TYPE_KEY)
-    policy_changed = posted.get(POLICY_TYPE_KEY, former) != former
+    replaced = [
+        section
+        for section in POLICY_SECTIONS
+        if posted.get(f"{section}.type") not in (None, before.text(f"{section}.type"))
+    ]
     for field in (field for section in form_sections(before) for field in section.fields):
-        if policy_changed and field.key.startswith("policy.") and field.key != POLICY_TYPE_KEY:
+        if any(field.key.startswith(f"{name}.") and field.key != f"{name}.type" for name in replaced):
             overrides.pop(field.key, None)
             continue
         text = posted.get(field.key, field.value).replace("\r\n", "\n")

@@ -34,11 +34,13 @@ from webapp.runs.contexts.forms.form import Offer, Offers
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import KnownCheckpoint, known_checkpoints
-from webapp.runs.services.drafts import UNSET, Draft
+from webapp.runs.services.drafts import POLICY_SECTIONS, UNSET, Draft
 
 _MAX_OFFERED = 200
 _DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset", "regrade.dataset")
 """Settings with the name of a dataset."""
+_MODELS = tuple(f"{section}.model" for section in POLICY_SECTIONS)
+"""Settings with the name of an endpoint's model."""
 _SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "dataset.split": ("dataset.name",),
@@ -67,7 +69,7 @@ def run_offers(draft: Draft) -> Offers:
     )
     runs = _runs({*verified, *tests, *collected})
     offers = {
-        "policy.model": tuple(map(Offer, endpoint_reads.named_models())),
+        **dict.fromkeys(_MODELS, tuple(map(Offer, endpoint_reads.named_models()))),
         "verifier.tests": tuple(runs[run] for run in tests),
         "collection.skip_runs": tuple(runs[run] for run in collected),
         **dict.fromkeys(_DATASETS, tuple(map(_dataset, datasets.values()))),

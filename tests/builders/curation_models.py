@@ -1,0 +1,34 @@
+"""Models of a curation behind a local endpoint."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from engine.config.curation import CommitCuration
+from engine.datasets.commits.cached_model import CachedModel
+from engine.events.delivery.control import Control
+from engine.orchestrator.context import RunContext
+from engine.orchestrator.policies.chat_models import open_chat_model
+from tests.fakes.openai_server import OpenAIServer, Reply
+from tests.unit.orchestrator.memory_sink import MemorySink
+
+READY = Reply(content="ready")
+"""Answer to the check of an endpoint."""
+
+
+def endpoint_config(server: OpenAIServer, **settings: Any) -> dict[str, Any]:
+    """Return the settings of a model behind a server, without retries."""
+    return {"type": "endpoint", "endpoint": server.url, "model": "m", "max_retries": 0, **settings}
+
+
+@asynccontextmanager
+async def opened_models(
+    home: Path, config: CommitCuration
+) -> AsyncIterator[tuple[CachedModel | None, CachedModel | None]]:
+    """Open writer and judge of a curation."""
+    run = RunContext(run_id="r", epoch=1, run_dir=home, home=home, sink=MemorySink(), control=Control())
+    async with run.closing:
+        yield await open_chat_model(config, "writer", run), await open_chat_model(config, "judge", run)
