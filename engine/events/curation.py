@@ -20,6 +20,8 @@ class FunnelStage(Record):
     """Commits that reached it."""
     lost: dict[str, Count] = Field(default_factory=dict, max_length=64)
     """Reason → commits that did not reach it."""
+    written: Count = 0
+    """Commits that reached it with tests by a model, at the stages that count them."""
 
 
 class LostCommit(Record):

@@ -5,10 +5,12 @@ The limits are those of R2E-Gym (0 < files with code < 5, lines < 200, patch < 1
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from engine.config.curation import CommitCuration
 from engine.datasets.commits.entities import EntityChange, changed_entities
@@ -24,6 +26,20 @@ _NATIVE = frozenset({".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".pyx", ".pxd", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WrittenTests:
+    """A test file that a model wrote for a commit without tests."""
+
+    model: str
+    code: str
+    rejected: Sequence[Mapping[str, str]] = ()
+    """``result`` and ``detail`` of each earlier file or answer that was no use."""
+
+    def record(self) -> dict[str, Any]:
+        """Return how the file was made, for the row's metadata."""
+        return {"method": "written", "model": self.model, "rejected": list(self.rejected)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
     """A commit whose change can become a task."""
 
@@ -31,9 +47,18 @@ class Candidate:
     gold_patch: str
     """Its change to Python files that are no tests."""
     test_paths: tuple[str, ...]
-    """Test files that it adds or changes, relative to the root."""
+    """Test files that it adds or changes, relative to the root; empty only where a model writes tests."""
     entities: dict[str, EntityChange]
     """File → changed functions, classes and methods."""
+    written_tests: WrittenTests | None = None
+    """Tests by a model; None for the commit's own."""
+
+    @property
+    def key(self) -> str:
+        """Return the key of its trial: the commit, and the hash of tests by a model."""
+        if self.written_tests is None:
+            return self.commit.sha
+        return f"{self.commit.sha}-{hashlib.sha256(self.written_tests.code.encode()).hexdigest()[:16]}"
 
     @property
     def num_entities(self) -> int:
@@ -94,7 +119,7 @@ def _select(commit: Commit, config: CommitCuration) -> Candidate | str:
     entities = {path: change for path, change in entities.items() if change}
     if not entities:
         return "no_real_change"
-    if not tests:
+    if not tests and not config.writes_tests:
         return "no_tests"
     return Candidate(commit=commit, gold_patch=gold, test_paths=tests, entities=entities)
 

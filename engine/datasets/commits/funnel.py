@@ -19,15 +19,20 @@ STAGES = (
     ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty"})),
     ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
     ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
-    ("has tests", frozenset({"no_tests"})),
+    ("has tests", frozenset({"no_tests", "not_written"})),
     ("new", frozenset({"duplicate", "contaminated"})),
     ("tried", frozenset({"not_tried", "waiting"})),
     (
         "builds",
         frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine", "index", "error"}),
     ),
-    ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed"})),
-    ("tests differ", frozenset({"collection", "no_difference"})),
+    ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed", "written_do_not_run"})),
+    (
+        "tests differ",
+        frozenset(
+            {"collection", "no_difference", "fails_after", "written_pass_before", "written_fail_after"}
+        ),
+    ),
     ("stable", frozenset({"unstable"})),
     ("stated", frozenset({"statement", "leaks", "unclear"})),
     ("wanted", frozenset({"not_wanted"})),
@@ -62,6 +67,8 @@ class Funnel:
     """Repository that cannot be used → reason."""
     sizes: dict[str, int] = field(default_factory=dict)
     """Folder of an image or environment → its size, bytes."""
+    written: Counter[str] = field(default_factory=Counter)
+    """Stage → commits that reached it with tests by a model."""
     _lost: Counter[str] = field(default_factory=Counter)
     _examples: dict[str, list[tuple[int, LostCommit]]] = field(default_factory=dict)
 
@@ -100,7 +107,7 @@ class Funnel:
         for stage, reasons in STAGES:
             here = {reason: lost[reason] for reason in sorted(reasons) if lost[reason]}
             left -= sum(here.values())
-            stages.append(FunnelStage(stage=stage, commits=left, lost=here))
+            stages.append(FunnelStage(stage=stage, commits=left, lost=here, written=self.written[stage]))
         return stages
 
     def snapshot(self) -> CommitFunnel:

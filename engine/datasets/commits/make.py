@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +23,7 @@ from engine.datasets.commits.repositories import Repository, fetch_repository, l
 from engine.datasets.commits.statements import Statement
 from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
 from engine.datasets.commits.written_statements import NoStatementError, count_statements, find_statement
+from engine.datasets.commits.written_tests import NOT_WRITTEN, try_written_tests
 from engine.datasets.importers.filters import Exclusion
 from engine.datasets.store import Dataset, save_dataset, with_content_id
 from engine.errors import (
@@ -147,7 +148,9 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[T
     async def handle(position: int) -> tuple[int, TaskRow | None]:
         item, row = work[position], None
         async with permits:
-            trial = await _trial(shop, item, failures)
+            item, trial = await _tested(shop, item, failures)
+            is_written = item.candidate.written_tests is not None
+            funnel.written["has tests"] += is_written and trial.reason != NOT_WRITTEN
             if not trial.reason:
                 trial, row = await _stated(shop, item, trial)
             if row is not None:
@@ -160,6 +163,7 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[T
             )
         else:
             funnel.proven += 1
+            funnel.written["stated"] += is_written
         return position, row
 
     size = _BATCH_PER_WORKER * shop.config.workers
@@ -167,7 +171,7 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[T
         if len(rows) >= funnel.wanted:
             break
         batch = range(start, min(start + size, len(work)))
-        kept = {position for position in batch if _kept_trial(shop, work[position]) is not None}
+        kept = {position for position in batch if _was_tried(shop, work[position])}
         made = await _gather(handle(position) for position in batch if position in kept)
         funnel.is_live |= len(kept) < len(batch)
         made += await _gather(handle(position) for position in batch if position not in kept)
@@ -199,6 +203,24 @@ async def _gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
+async def _tested(shop: Workshop, item: _Work, failures: list[str]) -> tuple[_Work, Trial]:
+    """Return a candidate, with tests by a model where it has none of its own, and its trial.
+
+    Raises:
+        HostError: as ``_trial``.
+        RunEndingError: a model answers no question any more.
+    """
+    if item.candidate.test_paths:
+        return item, await _trial(shop, item, failures)
+    assert shop.writer is not None, "commits without tests are candidates only with a writer"
+
+    def try_tests(candidate: Candidate) -> Coroutine[Any, Any, Trial]:
+        return _trial(shop, replace(item, candidate=candidate), failures)
+
+    candidate, trial = await try_written_tests(item.candidate, shop.writer, try_tests, seed=shop.seed)
+    return replace(item, candidate=candidate), trial
+
+
 async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     """Return the kept or new trial of a candidate.
 
@@ -207,7 +229,7 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     kept = _kept_trial(shop, item)
     if kept is not None:
         return kept
-    sha = item.candidate.commit.sha
+    key = item.candidate.key
     started = time.monotonic()
     try:
         trial = await try_candidate(shop, item.repository, item.candidate)
@@ -217,19 +239,26 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
             raise HostError(f"{len(failures)} commits in a row failed for the same cause: {error}") from error
         return Trial(reason="index" if isinstance(error, PreflightError) else "machine", detail=str(error))
     except Exception as error:  # one odd commit must not end the curation
-        log.exception("commit_failed", repository=item.repository.spec, commit=sha)
+        log.exception("commit_failed", repository=item.repository.spec, commit=key)
         trial = Trial(reason="error", detail=describe_error(error))
     failures.clear()
     trial = trial.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
     if trial.reason not in _NOT_KEPT:
-        item.store.keep(sha, trial)
+        item.store.keep(key, trial)
     return trial
 
 
 def _kept_trial(shop: Workshop, item: _Work) -> Trial | None:
     """Return the usable result of an earlier trial of a candidate; None if there is none."""
-    kept = item.store.get(item.candidate.commit.sha)
+    kept = item.store.get(item.candidate.key)
     return kept if kept is not None and (kept.reason or image_exists(shop.home, kept.image)) else None
+
+
+def _was_tried(shop: Workshop, item: _Work) -> bool:
+    """Return whether an earlier curation tried a candidate, with its own tests or those of a model."""
+    if item.candidate.test_paths:
+        return _kept_trial(shop, item) is not None
+    return item.store.has_written(item.candidate.commit.sha)
 
 
 async def _stated(shop: Workshop, item: _Work, trial: Trial) -> tuple[Trial, TaskRow | None]:
@@ -300,6 +329,7 @@ def _commit_record(candidate: Candidate, trial: Trial) -> dict[str, Any]:
         },
         "packages": trial.pins,
         "unstable": trial.unstable,
+        **({"tests": candidate.written_tests.record()} if candidate.written_tests is not None else {}),
     }
 
 

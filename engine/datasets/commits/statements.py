@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import re
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
+from engine.datasets.commits.definitions import definitions, find_definition, first_line, parse
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.trials import Trial, hidden_files
 from engine.errors import HostileInputError
@@ -135,45 +135,6 @@ def failing_tests(candidate: Candidate, trial: Trial) -> str:
     return definitions(files, tests[:_MAX_SHOWN_TESTS]) or "\n\n".join(files[path] for path in whole)
 
 
-def definitions(files: Mapping[str, str], names: Iterable[tuple[str, str]]) -> str:
-    """Return the code of functions and classes; those that cannot be found are left out.
-
-    Args:
-        files: path → text of Python files.
-        names: path and qualified name of each.
-    """
-    shown = []
-    for path, name in names:
-        if path in files:
-            with contextlib.suppress(HostileInputError):
-                shown.append(call_isolated(partial(_code, files[path], name.split(".")), SOURCE_LIMITS))
-    return "\n\n".join(filter(None, shown))
-
-
-def _code(text: str, names: Sequence[str]) -> str:
-    """Return the lines of a file's definition; an empty text without it."""
-    tree = _parse(text)
-    node = _find(tree, names) if tree is not None else None
-    return "\n".join(text.splitlines()[_first_line(node) - 1 : node.end_lineno]) if node is not None else ""
-
-
-def _parse(text: str) -> ast.Module | None:
-    try:
-        return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-
-
-def _find(tree: ast.Module, names: Sequence[str]) -> ast.stmt | None:
-    """Return the definition with a qualified name; None if there is none."""
-    nodes: Sequence[ast.stmt] = tree.body
-    definition: ast.stmt | None = None
-    for name in names:
-        definition = next((node for node in nodes if getattr(node, "name", "") == name), None)
-        nodes = getattr(definition, "body", [])
-    return definition
-
-
 def _example(candidate: Candidate, trial: Trial) -> str:
     """Return the body of a failing test without fixtures, with its imports; an empty text without one."""
     files = hidden_files(candidate)
@@ -191,10 +152,10 @@ def _example(candidate: Candidate, trial: Trial) -> str:
 
 
 def _body(text: str, names: Sequence[str]) -> str:
-    tree = _parse(text)
+    tree = parse(text)
     if tree is None:
         return ""
-    function = _find(tree, names)
+    function = find_definition(tree, names)
     if not isinstance(function, ast.FunctionDef) or any(arg.arg != "self" for arg in function.args.args):
         return ""
     attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
@@ -240,7 +201,7 @@ def _source(node: ast.stmt, names: Collection[str], lines: Sequence[str]) -> str
     if isinstance(node, ast.Import | ast.ImportFrom):
         node.names = [alias for alias in node.names if _bound(alias) in names]
         return ast.unparse(node)
-    return "\n".join(lines[_first_line(node) - 1 : node.end_lineno])
+    return "\n".join(lines[first_line(node) - 1 : node.end_lineno])
 
 
 def _bound(alias: ast.alias) -> str:
@@ -262,8 +223,3 @@ def _defined(node: ast.AST) -> set[str]:
         for inner in ast.walk(node)
         if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
     }
-
-
-def _first_line(node: ast.stmt) -> int:
-    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
-    return min([node.lineno, *(decorator.lineno for decorator in decorators)])

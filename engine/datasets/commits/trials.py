@@ -128,6 +128,10 @@ class TrialStore:
         """Return the kept result of a commit; None if there is none."""
         return self._known.get(sha)
 
+    def has_written(self, sha: str) -> bool:
+        """Return whether there is a result of a commit with tests by a model."""
+        return any(key.startswith(f"{sha}-") for key in self._known)
+
     def keep(self, sha: str, trial: Trial) -> None:
         """Store the result of a commit."""
         self._known[sha] = trial
@@ -237,14 +241,15 @@ async def _with_environment(
             return await _compare(shop, candidate, image, prepared, environment)
         except _RejectedError as error:
             rejected = error
-            if error.trial.reason != "no_tests_run":
+            if error.trial.reason not in ("no_tests_run", "fails_after"):
                 raise
             modules = [name for name in _MISSING_MODULE.findall(error.trial.detail) if name not in own]
             missing = [_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in modules]
             new = [name for name in missing if name not in added]
             if is_new:
                 shutil.rmtree(image_folder(shop.home, image), ignore_errors=True)
-            if not new or len(added) >= _MAX_ADDED:
+            # Packages that a model names may be anybody's: only the commit's own tests add some.
+            if not new or len(added) >= _MAX_ADDED or candidate.written_tests is not None:
                 raise
             added.append(new[0])
 
@@ -315,8 +320,10 @@ async def _compare(
     files = _command(sorted(candidate.test_paths), prepared, environment)
     run = partial(_runs, shop, candidate, image)
     (mended,) = await run(files, [()], fixed=True)
-    if not any(mended.case(test).outcome is TestOutcome.PASSED for test in mended.ids):
-        raise _RejectedError("no_tests_run", f"{mended.problem}\n{mended.log}")
+    outcomes_after = {mended.case(test).outcome for test in mended.ids}
+    if TestOutcome.PASSED not in outcomes_after:
+        reason = "fails_after" if TestOutcome.FAILED in outcomes_after else "no_tests_run"
+        raise _RejectedError(reason, f"{mended.problem}\n{mended.log}")
     (broken,) = await run(files, [()], fixed=False)
     tests = _choose(mended, broken)
     selection = _command([f"@{_SELECTION}"], prepared, environment)

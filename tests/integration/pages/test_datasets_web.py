@@ -91,7 +91,7 @@ def test_malformed_dataset_header_has_no_provenance(home: Path, header: str) -> 
 
 STAGES = [
     {"stage": "commits", "commits": 8, "lost": {}},
-    {"stage": "tests differ", "commits": 2, "lost": {"no_difference": 5, "collection": 1}},
+    {"stage": "tests differ", "commits": 2, "written": 1, "lost": {"no_difference": 5, "collection": 1}},
 ]
 EXAMPLES = {"collection": [{"repository": "r", "commit": "a" * 40, "detail": "<script>alert(1)</script>"}]}
 
@@ -108,6 +108,7 @@ def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
     assert "From commits to tasks" in page
     assert '<span class="loss-number">5</span> tests already pass before the change' in page
     assert "25.0 %" in page
+    assert page.count("1 by tests of a model") == 1
     assert f"<code>{'a' * 12}</code>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
     assert "<script>alert(1)" not in page

@@ -22,6 +22,9 @@ _WORDS = {
     "no_difference": "tests already pass before the change", "unstable": "outcomes differ between runs",
     "statement": "no statement without a leak",
     "leaks": "the judge found the fix in the statement",
+    "not_written": "the model wrote no tests", "written_do_not_run": "written tests do not run",
+    "written_pass_before": "written tests already pass before the change",
+    "written_fail_after": "written tests fail after the change", "fails_after": "tests fail after the change",
     "unclear": "the judge found behaviour that the statement does not specify", "not_wanted": "enough tasks",
 }  # fmt: skip
 
@@ -58,6 +61,8 @@ class Stage:
     commits: int
     percent: float
     """Share of all commits that reached it, percent."""
+    written: int
+    """Commits among them with tests by a model."""
     losses: tuple[Loss, ...]
 
 
@@ -91,6 +96,7 @@ def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
                 str(stage["stage"]),
                 int(stage["commits"]),
                 100 * stage["commits"] / total if total else 0.0,
+                int(stage.get("written", 0)),
                 tuple(_loss(reason, number, examples) for reason, number in stage["lost"].items()),
             )
             for stage in stages

@@ -25,7 +25,12 @@ STATE: dict[str, Any] = {
         {"stage": "commits", "commits": 40},
         {"stage": "has tests", "commits": 12, "lost": {"no_tests": 28}},
         {"stage": "tried", "commits": 5, "lost": {"waiting": 7}},
-        {"stage": "wanted", "commits": 3, "lost": {"does_not_build": 2}},
+        {
+            "stage": "wanted",
+            "commits": 3,
+            "lost": {"does_not_build": 2},
+            "written": 0,
+        },
     ],
     "examples": {
         "does_not_build": [{"repository": "r", "commit": "a" * 40, "detail": "<script>alert(1)</script>"}]
@@ -79,7 +84,7 @@ def test_page_api_and_terminal_show_the_funnel_of_a_live_run(operator: Client) -
     assert text_of(fragments["run-results"]) == results
     answer = operator.get(f"/api/v1/runs/{run.pk}").json()
     assert answer["funnel"]["funnel"][3] == {
-        "stage": "wanted", "commits": 3, "lost": {"does_not_build": 2}
+        "stage": "wanted", "commits": 3, "lost": {"does_not_build": 2}, "written": 0,
     }  # fmt: skip
     lines = describe_funnel(run)
     assert [line.split()[-1] for line in lines[:3]] == ["40", "28", "7"]
