@@ -13,10 +13,9 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from engine.config.curation import CommitCuration
-from engine.datasets.commits.entities import EntityChange, changed_entities
 from engine.datasets.commits.history import Commit
+from engine.datasets.commits.languages.base import EntityChange, Language
 from engine.datasets.importers.filters import Exclusion
-from engine.datasets.paths import is_test_path
 from engine.errors import HostileInputError
 from engine.patches.sections import count_changed_lines, keep_files
 
@@ -44,8 +43,9 @@ class Candidate:
     """A commit whose change can become a task."""
 
     commit: Commit
+    language: Language
     gold_patch: str
-    """Its change to Python files that are no tests."""
+    """Its change to code that is no test."""
     test_paths: tuple[str, ...]
     """Test files that it adds or changes, relative to the root; empty only where a model writes tests."""
     entities: dict[str, EntityChange]
@@ -73,24 +73,28 @@ def instance_id(repository: str, commit: Commit) -> str:
 
 
 def select(
-    commits: Iterable[Commit], config: CommitCuration, known: Callable[[Candidate], Exclusion | None]
+    commits: Iterable[Commit],
+    language: Language,
+    config: CommitCuration,
+    known: Callable[[Candidate], Exclusion | None],
 ) -> Iterator[tuple[Commit, Candidate | Exclusion]]:
     """Yield each commit with its candidate, or with the reason why it is none.
 
     Args:
         commits: of one repository.
+        language: of its code.
         config: limits of a change.
         known: returns where the change of a candidate is known from; None if it is new.
     """
     for commit in commits:
-        selected = _select(commit, config)
+        selected = _select(commit, language, config)
         if isinstance(selected, str):
             yield commit, Exclusion(selected, "")
         else:
             yield commit, known(selected) or selected
 
 
-def _select(commit: Commit, config: CommitCuration) -> Candidate | str:
+def _select(commit: Commit, language: Language, config: CommitCuration) -> Candidate | str:
     if len(commit.parents) != 1:
         return "merge" if commit.parents else "first_commit"
     if _REVERT.search(commit.message):
@@ -99,8 +103,10 @@ def _select(commit: Commit, config: CommitCuration) -> Candidate | str:
         return "cherry_pick"
     if not commit.files:
         return "empty"
-    code = [file for file in commit.files if file.path.endswith(".py") and not is_test_path(file.path)]
-    tests = tuple(file.path for file in commit.files if _is_test_file(file.path) and file.mode.strip("0"))
+    code = [file for file in commit.files if language.is_code(file.path)]
+    tests = tuple(
+        file.path for file in commit.files if language.is_test_file(file.path) and file.mode.strip("0")
+    )
     if any(PurePosixPath(file.path).suffix in _NATIVE for file in commit.files):
         return "native_code"
     if not code:
@@ -109,11 +115,11 @@ def _select(commit: Commit, config: CommitCuration) -> Candidate | str:
         return "too_many_files"
     if commit.patch is None or commit.contents is None:
         return "unreadable"
-    gold, _ = keep_files(commit.patch, lambda path: path.endswith(".py") and not is_test_path(path))
+    gold, _ = keep_files(commit.patch, language.is_code)
     if count_changed_lines(gold) > config.max_lines or len(gold) > config.max_patch_chars:
         return "too_large"
     try:
-        entities = {file.path: _entities(commit, file.path) for file in code}
+        entities = {file.path: _entities(commit, file.path, language) for file in code}
     except (SyntaxError, HostileInputError):
         return "no_syntax"
     entities = {path: change for path, change in entities.items() if change}
@@ -121,17 +127,10 @@ def _select(commit: Commit, config: CommitCuration) -> Candidate | str:
         return "no_real_change"
     if not tests and not config.writes_tests:
         return "no_tests"
-    return Candidate(commit=commit, gold_patch=gold, test_paths=tests, entities=entities)
+    return Candidate(commit=commit, language=language, gold_patch=gold, test_paths=tests, entities=entities)
 
 
-def _entities(commit: Commit, path: str) -> EntityChange:
+def _entities(commit: Commit, path: str, language: Language) -> EntityChange:
     assert commit.contents is not None
     old, new = commit.contents[path]
-    return changed_entities(old or "", new or "")
-
-
-def _is_test_file(path: str) -> bool:
-    name = PurePosixPath(path).name
-    return (
-        path.endswith(".py") and is_test_path(path) and (name.startswith("test") or name.endswith("_test.py"))
-    )
+    return language.changed_entities(old or "", new or "")

@@ -1,6 +1,6 @@
 """Program that reads the history of an untrusted repository, in a sandbox (``run_contained``).
 
-    REPOSITORY MAX_COMMITS
+    REPOSITORY MAX_COMMITS SUFFIX…
 
 It writes ``commits.jsonl``, newest commit first, one object a line::
 
@@ -9,8 +9,9 @@ It writes ``commits.jsonl``, newest commit first, one object a line::
 
 ``added`` and ``deleted`` are None of binary files. ``patch`` (the whole change in git's format) and
 ``contents`` (path → [old text, new text]) are None for merges, root commits, links, submodules, names that
-are no UTF-8, and changes beyond the limits, or with Python files that are large or no UTF-8.
-A text is None if there is none. Only Python files and those that tests may read have contents.
+are no UTF-8, and changes beyond the limits, or with code that is large or no UTF-8.
+A text is None if there is none. Only files with one of the suffixes and those that tests may read have
+contents.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LAST_DATE = 4_102_444_800
 _PLAIN = {"000000", "100644", "100755"}
 """Modes of regular files, and of none."""
 _TEST_SUPPORT = re.compile("test|fixture|snapshot|golden|mock|stub|spec|data", re.IGNORECASE)
-"""Names of files besides Python's that tests may read."""
+"""Names of files besides code that tests may read."""
 _TOO_MANY_FILES = 1_000
 """Files of one commit that are listed at most."""
 
@@ -77,8 +78,8 @@ class Repository:
         return None if content is None else content[:-1]
 
 
-def commits(repository: Repository, count: int) -> Iterator[dict[str, Any]]:
-    """Yield the newest commits of HEAD."""
+def commits(repository: Repository, count: int, suffixes: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """Yield the newest commits of HEAD, with the contents of files with one of the suffixes."""
     listed = repository.run("rev-list", f"--max-count={count}", "--parents", "--timestamp", "HEAD")
     for line in listed.decode().splitlines():
         date, sha, *parents = line.split()
@@ -89,11 +90,13 @@ def commits(repository: Repository, count: int) -> Iterator[dict[str, Any]]:
             "message": message, "files": [], "patch": None, "contents": None,
         }  # fmt: skip
         if len(parents) == 1:
-            _add_change(repository, commit, parents[0])
+            _add_change(repository, commit, parents[0], suffixes)
         yield commit
 
 
-def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> None:
+def _add_change(
+    repository: Repository, commit: dict[str, Any], parent: str, suffixes: tuple[str, ...]
+) -> None:
     options = ("-r", "-z", "--no-renames", "--no-ext-diff", "--no-textconv")
     raw = repository.run("diff-tree", "--raw", "--full-index", *options, parent, commit["sha"]).split(b"\0")
     counts = repository.run("diff-tree", "--numstat", *options, parent, commit["sha"]).split(b"\0")
@@ -126,10 +129,10 @@ def _add_change(repository: Repository, commit: dict[str, Any], parent: str) -> 
     contents = {
         path: [_text(repository, old), _text(repository, new)]
         for path, (old, new) in blobs.items()
-        if path.endswith(".py") or _TEST_SUPPORT.search(path)
+        if path.endswith(suffixes) or _TEST_SUPPORT.search(path)
     }
     if any(
-        path.endswith(".py") and text is None and name.strip("0")
+        path.endswith(suffixes) and text is None and name.strip("0")
         for path, texts in contents.items()
         for text, name in zip(texts, blobs[path], strict=True)
     ):
@@ -150,11 +153,11 @@ def _text(repository: Repository, name: str) -> str | None:
         return None
 
 
-def main(folder: str, count: int) -> None:
+def main(folder: str, count: int, *suffixes: str) -> None:
     """Write ``commits.jsonl`` to the current folder."""
     repository = Repository(folder)
     with Path("commits.jsonl").open("w", encoding="utf-8") as out:
-        for commit in commits(repository, count):
+        for commit in commits(repository, count, suffixes):
             out.write(json.dumps(commit) + "\n")
             if out.tell() > MAX_BYTES:
                 break  # older commits are left out
@@ -162,6 +165,6 @@ def main(folder: str, count: int) -> None:
 
 if __name__ == "__main__":
     try:
-        main(sys.argv[1], int(sys.argv[2]))
+        main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
     except (OSError, ValueError, IndexError, MemoryError, subprocess.CalledProcessError) as error:
         sys.exit(f"its history cannot be read: {type(error).__name__}: {error}")

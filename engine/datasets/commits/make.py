@@ -19,9 +19,11 @@ import structlog
 from engine.datasets.commits.filters import Candidate, instance_id, select
 from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
 from engine.datasets.commits.known_changes import KnownChanges
+from engine.datasets.commits.languages.base import WORKDIR, Language
+from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits, with_licence
 from engine.datasets.commits.statements import Statement
-from engine.datasets.commits.trials import WORKDIR, Trial, TrialStore, Workshop, hidden_files, try_candidate
+from engine.datasets.commits.trials import Trial, TrialStore, Workshop, hidden_files, try_candidate
 from engine.datasets.commits.written_statements import NoStatementError, count_statements, find_statement
 from engine.datasets.commits.written_tests import NOT_WRITTEN, try_written_tests
 from engine.datasets.importers.filters import Exclusion
@@ -97,16 +99,17 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
 async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> list[_Work]:
     work: list[_Work] = []
     known = await in_thread(partial(KnownChanges.read, shop.config.exclude_datasets, shop.home))
+    language = Python(shop.home)
     for spec in shop.config.repositories:
         progress(f"reading the history of {spec}", 0, 0)
         try:
             repository = await in_thread(partial(_repository, shop, spec))
-            found = await in_thread(partial(_select, shop, repository, known))
+            found = await in_thread(partial(_select, shop, repository, language, known))
         except (DatasetError, PreflightError) as error:
             funnel.skipped[spec] = redact(str(error))
             progress(f"skipped {spec}: {error}", 0, 0)
             continue
-        store = TrialStore(shop.home, repository, shop.config, shop.sandbox, shop.seed)
+        store = TrialStore(shop.home, repository, language, shop.config, shop.sandbox, shop.seed)
         for sha, selected in found:
             funnel.total += 1
             if isinstance(selected, Exclusion):
@@ -130,10 +133,10 @@ def _repository(shop: Workshop, spec: str) -> Repository:
 
 
 def _select(
-    shop: Workshop, repository: Repository, known: KnownChanges
+    shop: Workshop, repository: Repository, language: Language, known: KnownChanges
 ) -> list[tuple[str, Candidate | Exclusion]]:
-    commits = list_commits(repository, shop.config.max_commits, shop.home)
-    selection = select(commits, shop.config, partial(known.check, repository.name))
+    commits = list_commits(repository, language, shop.config.max_commits, shop.home)
+    selection = select(commits, language, shop.config, partial(known.check, repository.name))
     return [(commit.sha, selected) for commit, selected in selection]
 
 
@@ -310,6 +313,7 @@ def _row(item: _Work, trial: Trial, statement: Statement) -> TaskRow:
         fail_to_pass=trial.fail_to_pass,
         pass_to_pass=trial.pass_to_pass,
         test_command=trial.test_command,
+        grade_rule=candidate.language.grade_rule,
         deterministic=not trial.unstable,
         metadata={**_commit_record(candidate, trial), "statement": statement.record},
     )

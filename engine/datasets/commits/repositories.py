@@ -17,6 +17,7 @@ from filelock import FileLock
 from engine.config.access.source_spec import PackageSource, RepositorySource, parse_source
 from engine.datasets.commits import history_program
 from engine.datasets.commits.history import Commit, read_commits
+from engine.datasets.commits.languages.base import Language
 from engine.datasets.commits.licences import UNKNOWN, find_licence
 from engine.datasets.sources.downloads import fetch_history, newest_commit, unpack
 from engine.errors import DatasetError, HostileInputError
@@ -108,21 +109,21 @@ def _has_links(folder: Path) -> bool:
     )
 
 
-def list_commits(repository: Repository, count: int, home: Path) -> Iterator[Commit]:
+def list_commits(repository: Repository, language: Language, count: int, home: Path) -> Iterator[Commit]:
     """Iterate over the newest commits, newest first; what was read once is kept beside the clone.
 
     Raises DatasetError: the history is damaged, hostile or too large.
     """
     kept = repository.folder.with_name(
-        f"{repository.folder.stem}-{repository.head[:12]}-{count}-v{_VERSION}.jsonl"
+        f"{repository.folder.stem}-{repository.head[:12]}-{count}-{language.name}-v{_VERSION}.jsonl"
     )
     with FileLock(repository.folder.with_suffix(".lock")):
         if not kept.exists():
-            _write_history(repository, count, kept, home)
+            _write_history(repository, language, count, kept, home)
         return read_commits(kept.open(encoding="utf-8"), kept)
 
 
-def _write_history(repository: Repository, count: int, kept: Path, home: Path) -> None:
+def _write_history(repository: Repository, language: Language, count: int, kept: Path, home: Path) -> None:
     staging = Path(tempfile.mkdtemp(prefix=".history-", dir=kept.parent))
     out = staging / "out"
     out.mkdir()
@@ -130,7 +131,7 @@ def _write_history(repository: Repository, count: int, kept: Path, home: Path) -
         inside = "/in/repository.git"
         run_contained(
             Path(history_program.__file__),
-            [inside, str(count)],
+            [inside, str(count), *language.suffixes],
             home=home,
             reads={inside: repository.folder},
             writes=out,

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-import builtins
 import re
-import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import PurePosixPath
 from typing import Any
 
-from engine.datasets.commits.definitions import definitions, find_definition, first_line, parse
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.trials import Trial, hidden_files
-from engine.errors import HostileInputError
-from engine.isolation import SOURCE_LIMITS, call_isolated
 from engine.patches.sections import added_lines, removed_lines
 
 _MAX_EXAMPLE_LINES, _MAX_EXAMPLE_CHARS = 40, 4_000
-_BUILTINS = frozenset(dir(builtins))
 _MIN_LINE = 14
 """Length from which an added line that a statement contains is a leak, characters."""
 _NGRAM = 8
@@ -77,7 +69,7 @@ def test_names(trial: Trial) -> set[str]:
     """Return the names of functions and files of hidden tests."""
     tests = (*trial.fail_to_pass, *trial.pass_to_pass)
     functions = {test.partition("[")[0].rpartition("::")[2] for test in tests}
-    return functions | {PurePosixPath(test.partition("::")[0]).name for test in tests}
+    return functions - {""} | {PurePosixPath(test.partition("::")[0]).name for test in tests}
 
 
 def _ngrams(text: str) -> set[tuple[str, ...]]:
@@ -86,7 +78,7 @@ def _ngrams(text: str) -> set[tuple[str, ...]]:
 
 
 def _text(candidate: Candidate, trial: Trial, example: str) -> str:
-    modules = sorted({module_name(path) for path in candidate.entities})
+    modules = sorted({candidate.language.module_name(path) for path in candidate.entities})
     errors = list(dict.fromkeys(_error(message) for message in trial.messages))[:3]
     where = " and ".join(f"`{module}`" for module in modules[:3])
     symptom = _symptom(errors[0]) if errors else "wrong results"
@@ -95,7 +87,7 @@ def _text(candidate: Candidate, trial: Trial, example: str) -> str:
         f"{where} does not behave as expected.",
     ]
     if example:
-        paragraphs.append(f"To reproduce:\n\n```python\n{example}\n```")
+        paragraphs.append(f"To reproduce:\n\n```{candidate.language.name}\n{example}\n```")
     if errors:
         paragraphs.append("Observed:\n\n" + "\n".join(f"    {error}" for error in errors))
     more = f" {len(trial.fail_to_pass)} checks of this behaviour fail." if len(trial.fail_to_pass) > 1 else ""
@@ -115,12 +107,6 @@ def _says_something(message: str) -> bool:
     return bool(re.sub(r"\b(AssertionError|assert|not|True|False|None)\b|\W", "", _error(message)))
 
 
-def module_name(path: str) -> str:
-    """Return the name by which a file is imported, for projects with their code in ``src`` or the root."""
-    parts = PurePosixPath(path.removeprefix("src/")).with_suffix("").parts
-    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
 def _error(message: str) -> str:
     """Return a failure's message without its place and without addresses of objects."""
     return re.sub(r" at 0x[0-9a-f]+", "", message.partition(": ")[2].strip())
@@ -132,94 +118,16 @@ def failing_tests(candidate: Candidate, trial: Trial) -> str:
     names = (test.partition("[")[0].partition("::") for test in trial.fail_to_pass)
     tests = list(dict.fromkeys((path, name.replace("::", ".")) for path, _, name in names))
     whole = dict.fromkeys(path for path, _ in tests if path in files)
-    return definitions(files, tests[:_MAX_SHOWN_TESTS]) or "\n\n".join(files[path] for path in whole)
+    return candidate.language.definitions(files, tests[:_MAX_SHOWN_TESTS]) or "\n\n".join(
+        files[path] for path in whole
+    )
 
 
 def _example(candidate: Candidate, trial: Trial) -> str:
-    """Return the body of a failing test without fixtures, with its imports; an empty text without one."""
+    """Return the code of a failing test that runs by itself; an empty text without a short one."""
     files = hidden_files(candidate)
     for test in trial.fail_to_pass:
-        path, _, name = test.partition("[")[0].partition("::")
-        if not (text := files.get(path)):
-            continue
-        try:
-            example = call_isolated(partial(_body, text, name.split("::")), SOURCE_LIMITS)
-        except HostileInputError:
-            continue
-        if example:
+        example = candidate.language.example(files.get(test.partition("::")[0], ""), test)
+        if example and example.count("\n") < _MAX_EXAMPLE_LINES and len(example) < _MAX_EXAMPLE_CHARS:
             return example
     return ""
-
-
-def _body(text: str, names: Sequence[str]) -> str:
-    tree = parse(text)
-    if tree is None:
-        return ""
-    function = find_definition(tree, names)
-    if not isinstance(function, ast.FunctionDef) or any(arg.arg != "self" for arg in function.args.args):
-        return ""
-    attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
-    own = [node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"]
-    if not all(name.startswith(("assert", "fail", "subTest")) for name in own):
-        return ""
-    body = function.body[1:] if ast.get_docstring(function) is not None else function.body
-    if not body:
-        return ""
-    needed = _needed(tree, body)
-    if needed is None:
-        return ""
-    lines = text.splitlines()
-    code = "\n".join(lines[body[0].lineno - 1 : function.end_lineno])
-    parts = [_source(node, needed[node], lines) for node in tree.body if node in needed]
-    example = "\n".join([*parts, "", textwrap.dedent(code)]).strip()
-    is_short = example.count("\n") < _MAX_EXAMPLE_LINES and len(example) < _MAX_EXAMPLE_CHARS
-    return example if is_short else ""
-
-
-def _needed(tree: ast.Module, body: Sequence[ast.stmt]) -> dict[ast.stmt, set[str]] | None:
-    """Return the imports and definitions of a file that statements need, each with the names that are used.
-
-    None if some of the names are not defined in the file.
-    """
-    definitions = {name: node for node in tree.body for name in _defined(node)}
-    needed: dict[ast.stmt, set[str]] = {}
-    pending: list[Sequence[ast.stmt]] = [body]
-    while pending:
-        inner = [node for statement in pending.pop() for node in ast.walk(statement)]
-        local = {name for node in inner for name in _defined(node)} | {"self"}
-        for name in {node.id for node in inner if isinstance(node, ast.Name)} - local - _BUILTINS:
-            if (definition := definitions.get(name)) is None:
-                return None
-            if definition not in needed:
-                pending.append([definition])
-            needed.setdefault(definition, set()).add(name)
-    return needed
-
-
-def _source(node: ast.stmt, names: Collection[str], lines: Sequence[str]) -> str:
-    """Return the source of a statement; of an import only the names that are used."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        node.names = [alias for alias in node.names if _bound(alias) in names]
-        return ast.unparse(node)
-    return "\n".join(lines[first_line(node) - 1 : node.end_lineno])
-
-
-def _bound(alias: ast.alias) -> str:
-    return (alias.asname or alias.name).partition(".")[0]
-
-
-def _defined(node: ast.AST) -> set[str]:
-    """Return the names that a statement, or a part of one, defines."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        return set(map(_bound, node.names))
-    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return {node.name}
-    if isinstance(node, ast.arg):
-        return {node.arg}
-    if isinstance(node, ast.ExceptHandler):
-        return {node.name} if node.name else set()
-    return {
-        inner.id
-        for inner in ast.walk(node)
-        if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
-    }

@@ -16,46 +16,24 @@ from functools import partial
 from pathlib import Path
 
 from filelock import FileLock
-from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.commits.cached_model import CachedModel
-from engine.datasets.commits.environments import (
-    PYTEST_CLOSURE,
-    PYTHON,
-    Environment,
-    ensure_environment,
-    resolve,
-    sandbox_environment,
-)
 from engine.datasets.commits.filters import Candidate
-from engine.datasets.commits.project_files import ProjectFiles, read_project
+from engine.datasets.commits.languages.base import WORKDIR, Environment, Language, Project, UnsuitableError
 from engine.datasets.commits.repositories import Repository, write_tree
 from engine.datasets.curation.baseline import sandbox_spec
-from engine.datasets.curation.toolchain import PYTEST
 from engine.datasets.paths import is_test_path
 from engine.errors import DatasetError, HostError, SandboxError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from engine.sandbox.local.images import build_image, image_exists, image_folder
-from engine.testing.testrun import TestRun, driver_command, run_tests
-from engine.testing.toolchain import MOUNT
+from engine.testing.testrun import TestRun
 from engine.threads import in_thread
 from engine.types import TestOutcome
 
-WORKDIR = "/testbed"
-_SELECTION = "/tmp/trainyard-selection"  # noqa: S108  inside the sandbox
 _FAILURES = frozenset({TestOutcome.FAILED, TestOutcome.ERROR})
-_MISSING_MODULE = re.compile(r"No module named '([A-Za-z]\w{0,60})", re.ASCII)
-_DISTRIBUTIONS = {
-    "yaml": "pyyaml", "PIL": "pillow", "dateutil": "python-dateutil", "attr": "attrs",
-    "sklearn": "scikit-learn", "bs4": "beautifulsoup4", "cv2": "opencv-python-headless",
-    "OpenSSL": "pyopenssl", "jwt": "pyjwt",
-    "serial": "pyserial", "Crypto": "pycryptodome", "git": "gitpython", "dotenv": "python-dotenv",
-    "pkg_resources": "setuptools<81", "zmq": "pyzmq", "magic": "python-magic",
-}  # fmt: skip
-"""Distributions of modules that have another name."""
 _PASSING_S, _MAX_PASSING = 5.0, 200
 """Maximum duration, seconds, and number of the tests of a task that pass before and after the change."""
 _MAX_COMMAND = 60_000
@@ -97,6 +75,7 @@ class TrialStore:
     Args:
         home: the data folder.
         repository: the repository.
+        language: of its code.
         config: settings on which results depend.
         sandbox: limits of the test runs.
         seed: of the order of tests.
@@ -106,6 +85,7 @@ class TrialStore:
         self,
         home: Path,
         repository: Repository,
+        language: Language,
         config: CommitCuration,
         sandbox: SandboxConfig,
         seed: int,
@@ -113,8 +93,9 @@ class TrialStore:
         limits = "-".join(map(str, sandbox.limits().values()))
         folder = home / "commits" / repository.folder.stem
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        tools = f"{PYTHON}-{PYTEST.rpartition('=')[2]}"
-        settings = f"v{_VERSION}-{tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}-{seed}"
+        settings = (
+            f"v{_VERSION}-{language.tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}-{seed}"
+        )
         self._path = folder / f"trials-{settings}.jsonl"
         self._known: dict[str, Trial] = {}
         for line in self._path.read_text().splitlines() if self._path.exists() else ():
@@ -159,23 +140,6 @@ class Workshop:
     """Model that judges statements."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Prepared:
-    """Tree of the parent commit and its declared environment, on this machine."""
-
-    project: ProjectFiles
-    roots: tuple[str, ...]
-    tree: Path
-
-
-class _RejectedError(Exception):
-    """The candidate does not become a task."""
-
-    def __init__(self, reason: str, detail: str = "") -> None:
-        super().__init__(reason)
-        self.trial = Trial(reason=reason, detail=detail[-_MAX_DETAIL:])
-
-
 def hidden_files(candidate: Candidate) -> dict[str, str]:
     """Return path → text of the test files and their support as of the commit."""
     contents = candidate.commit.contents or {}
@@ -191,10 +155,11 @@ async def try_candidate(shop: Workshop, repository: Repository, candidate: Candi
     """
     staging = Path(tempfile.mkdtemp(prefix=".commit-", dir=shop.home))
     try:
-        prepared = await in_thread(partial(_prepare, shop, repository, candidate, staging))
-        return await _with_environment(shop, repository, candidate, prepared)
-    except _RejectedError as rejected:
-        return rejected.trial
+        tree = await in_thread(partial(_write_tree, shop, repository, candidate, staging))
+        project = await in_thread(partial(candidate.language.open_project, tree))
+        return await _with_environment(shop, repository, candidate, project, tree)
+    except UnsuitableError as error:
+        return Trial(reason=error.reason, detail=error.detail[-_MAX_DETAIL:])
     except HostError:
         raise
     except SandboxError as error:
@@ -203,49 +168,33 @@ async def try_candidate(shop: Workshop, repository: Repository, candidate: Candi
         shutil.rmtree(staging, ignore_errors=True)
 
 
-def _prepare(shop: Workshop, repository: Repository, candidate: Candidate, staging: Path) -> _Prepared:
+def _write_tree(shop: Workshop, repository: Repository, candidate: Candidate, staging: Path) -> Path:
     (staging / "out").mkdir()
     try:
-        tree = write_tree(repository, candidate.commit.parents[0], staging / "out", shop.home)
+        return write_tree(repository, candidate.commit.parents[0], staging / "out", shop.home)
     except DatasetError as error:
-        raise _RejectedError("tree", str(error)) from None
-    project = read_project(tree)
-    if canonicalize_name(project.name) in PYTEST_CLOSURE:
-        raise _RejectedError("does_not_build", "the test tools need a version of the project itself")
-    if not project.accepts(PYTHON):
-        raise _RejectedError("python_version", f"it requires Python {project.requires_python}, not {PYTHON}")
-    version_file = tree / project.version_file if project.version_file else None
-    if version_file is not None and not version_file.exists() and version_file.parent.is_dir():
-        text = project.version or "0.1.dev0"
-        version_file.write_text(
-            f"__version__ = version = {text!r}\n__version_tuple__ = version_tuple = (0, 1)\n"
-        )
-    roots = ("src", ".") if (tree / "src").is_dir() else (".",)
-    return _Prepared(project=project, roots=roots, tree=tree)
+        raise UnsuitableError("tree", str(error)) from None
 
 
 async def _with_environment(
-    shop: Workshop, repository: Repository, candidate: Candidate, prepared: _Prepared
+    shop: Workshop, repository: Repository, candidate: Candidate, project: Project, tree: Path
 ) -> Trial:
     """Run the tests in the declared environment; modules that they miss are added to it one by one."""
     added: list[str] = []
-    rejected: _RejectedError | None = None
-    own = {path.stem for root in prepared.roots for path in (prepared.tree / root).iterdir()}
+    rejected: UnsuitableError | None = None
     while True:
         try:
-            environment = await in_thread(partial(_environment, shop, prepared.project, candidate, added))
-        except _RejectedError as error:
+            environment = await in_thread(partial(project.environment, candidate.commit.date, added))
+        except UnsuitableError as error:
             raise rejected or error from None
-        image, is_new = await in_thread(partial(_image, shop, repository, candidate, prepared, environment))
+        image, is_new = await in_thread(partial(_image, shop, repository, candidate, tree, environment))
         try:
-            return await _compare(shop, candidate, image, prepared, environment)
-        except _RejectedError as error:
+            return await _compare(shop, candidate, image, environment)
+        except UnsuitableError as error:
             rejected = error
-            if error.trial.reason not in ("no_tests_run", "fails_after"):
+            if error.reason not in ("no_tests_run", "fails_after"):
                 raise
-            modules = [name for name in _MISSING_MODULE.findall(error.trial.detail) if name not in own]
-            missing = [_DISTRIBUTIONS.get(name, name.replace("_", "-")) for name in modules]
-            new = [name for name in missing if name not in added]
+            new = [name for name in project.missing_packages(error.detail) if name not in added]
             if is_new:
                 shutil.rmtree(image_folder(shop.home, image), ignore_errors=True)
             # Packages that a model names may be anybody's: only the commit's own tests add some.
@@ -254,37 +203,11 @@ async def _with_environment(
             added.append(new[0])
 
 
-def _environment(
-    shop: Workshop, project: ProjectFiles, candidate: Candidate, added: Sequence[str]
-) -> Environment:
-    """Return packages as of the end of the commit's month, else of today, else those of the code alone."""
-    date = candidate.commit.date
-    month = date.replace(year=date.year + date.month // 12, month=date.month % 12 + 1, day=1)
-    month = month.replace(hour=0, minute=0, second=0, microsecond=0)
-    wanted = (*project.runtime, *project.tests, *added)
-    errors = []
-    for requirements, before in ((wanted, month), (wanted, None), ((*project.runtime, *added), None)):
-        try:
-            pins = resolve(requirements, before=before, own=project.name)
-        except DatasetError as error:
-            errors.append(str(error))
-            continue
-        try:
-            return ensure_environment(shop.home, pins, project)
-        except DatasetError as error:
-            raise _RejectedError("tree", str(error)) from None
-    raise _RejectedError("does_not_build", "\n".join(errors))
-
-
 def _image(
-    shop: Workshop,
-    repository: Repository,
-    candidate: Candidate,
-    prepared: _Prepared,
-    environment: Environment,
+    shop: Workshop, repository: Repository, candidate: Candidate, tree: Path, environment: Environment
 ) -> tuple[str, bool]:
     """Return the name of the image of the tree before the change, and whether this call built it."""
-    content = repr((repository.spec, candidate.commit.sha, environment.folder.name))
+    content = repr((repository.spec, candidate.commit.sha, environment.key))
     name = f"{repository.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
     (shop.home / "images").mkdir(exist_ok=True)
     with FileLock(shop.home / "images" / f".{name}.lock"):
@@ -293,44 +216,33 @@ def _image(
         build_image(
             shop.home,
             name,
-            prepared.tree,
+            tree,
             workdir=WORKDIR,
-            env=sandbox_environment(prepared.roots, WORKDIR),
-            binds={MOUNT: str(environment.folder)},
+            env=environment.variables,
+            binds=environment.mounts,
         )
     return name, True
 
 
-def _command(tests: Sequence[str], prepared: _Prepared, environment: Environment) -> str:
-    options = [part for plugin in environment.plugins for part in ("-p", plugin)]
-    options += [
-        part for name, value in prepared.project.pytest_options.items() for part in ("-o", f"{name}={value}")
-    ]
-    return driver_command(["--continue-on-collection-errors", *options, *tests], prepared.roots)
-
-
-async def _compare(
-    shop: Workshop, candidate: Candidate, image: str, prepared: _Prepared, environment: Environment
-) -> Trial:
+async def _compare(shop: Workshop, candidate: Candidate, image: str, environment: Environment) -> Trial:
     """Run the tests after and before the change, then those that count again, in shuffled order.
 
     The first two runs, each in a fresh sandbox, choose the tests: all that the change mends, and quick ones
     that pass on both sides.
     """
-    files = _command(sorted(candidate.test_paths), prepared, environment)
-    run = partial(_runs, shop, candidate, image)
-    (mended,) = await run(files, [()], fixed=True)
+    files = sorted(candidate.test_paths)
+    run = partial(_runs, shop, candidate, image, environment)
+    (mended,) = await run([files], fixed=True)
     outcomes_after = {mended.case(test).outcome for test in mended.ids}
     if TestOutcome.PASSED not in outcomes_after:
         reason = "fails_after" if TestOutcome.FAILED in outcomes_after else "no_tests_run"
-        raise _RejectedError(reason, f"{mended.problem}\n{mended.log}")
-    (broken,) = await run(files, [()], fixed=False)
+        raise UnsuitableError(reason, f"{mended.problem}\n{mended.log}")
+    (broken,) = await run([files], fixed=False)
     tests = _choose(mended, broken)
-    selection = _command([f"@{_SELECTION}"], prepared, environment)
     order = random.Random(f"{shop.seed} {candidate.commit.sha}")
     shuffled = [order.sample(tests, len(tests)) for _ in range(2 * (shop.config.stability_runs - 1))]
-    after = [mended, *await run(selection, shuffled[::2], fixed=True)]
-    before = [broken, *await run(selection, shuffled[1::2], fixed=False)]
+    after = [mended, *await run(shuffled[::2], fixed=True)]
+    before = [broken, *await run(shuffled[1::2], fixed=False)]
     outcomes = {
         test: ({run.case(test).outcome for run in before}, {run.case(test).outcome for run in after})
         for test in tests
@@ -338,19 +250,20 @@ async def _compare(
     stable = {test: (old, new) for test, (old, new) in outcomes.items() if len(old) == len(new) == 1}
     fail_to_pass = tuple(test for test, (old, _) in stable.items() if old <= _FAILURES)
     if not fail_to_pass:
-        raise _RejectedError("unstable", "\n".join(test for test in outcomes if test not in stable))
+        raise UnsuitableError("unstable", "\n".join(test for test in outcomes if test not in stable))
     pass_to_pass = tuple(test for test in stable if test not in fail_to_pass)
-    relevant = partial(run, selection, [fail_to_pass], fixed=True)
-    selected = _command([*fail_to_pass, *pass_to_pass], prepared, environment)
+    relevant = partial(run, [fail_to_pass], fixed=True)
+    selected = environment.command([*fail_to_pass, *pass_to_pass])
+    messages = partial(_messages, suffixes=candidate.language.suffixes)
     return Trial(
         fail_to_pass=fail_to_pass,
         pass_to_pass=pass_to_pass,
         unstable=tuple(test for test in outcomes if test not in stable),
         relevant_files=await _relevant_files(sorted(candidate.entities), fail_to_pass, relevant),
-        messages=_messages(broken.log, besides=_messages(mended.log)),
+        messages=messages(broken.log, besides=messages(mended.log)),
         pins=environment.pins,
         image=image,
-        test_command=selected if len(selected) <= _MAX_COMMAND else files,
+        test_command=selected if len(selected) <= _MAX_COMMAND else environment.command(files),
     )
 
 
@@ -362,7 +275,7 @@ async def _relevant_files(
     for path in paths if len(paths) > 1 else ():
         try:
             (without,) = await run(without=path)
-        except _RejectedError:  # no report, or no end
+        except UnsuitableError:  # no report, or no end
             relevant.append(path)
         else:
             if any(without.case(test).outcome is not TestOutcome.PASSED for test in tests):
@@ -371,14 +284,14 @@ async def _relevant_files(
 
 
 def _choose(mended: TestRun, broken: TestRun) -> list[str]:
-    """Return the tests that count. Raises _RejectedError if the change mends none."""
+    """Return the tests that count. Raises UnsuitableError if the change mends none."""
     passing = [
         test for test in mended.ids if mended.case(test).outcome is TestOutcome.PASSED and "\n" not in test
     ]
     failing = [test for test in passing if broken.case(test).outcome in _FAILURES]
     if not failing:
         missing = any(broken.case(test).outcome is TestOutcome.MISSING for test in passing)
-        raise _RejectedError("collection" if missing else "no_difference", broken.log)
+        raise UnsuitableError("collection" if missing else "no_difference", broken.log)
     both = [test for test in passing if broken.case(test).outcome is TestOutcome.PASSED]
     seconds, chosen = 0.0, set(failing)
     for test in sorted(both, key=lambda test: mended.case(test).seconds):
@@ -393,28 +306,27 @@ async def _runs(
     shop: Workshop,
     candidate: Candidate,
     image: str,
-    command: str,
+    environment: Environment,
     selections: Sequence[Sequence[str]],
     *,
     fixed: bool,
     without: str = "",
 ) -> list[TestRun]:
-    """Run a command in one fresh sandbox, once for each selection of tests; ``without`` stays unchanged.
+    """Run each selection of tests in one fresh sandbox; ``without`` stays unchanged.
 
-    Raises _RejectedError: a run timed out, or the tests of the changed tree gave no report.
+    Raises UnsuitableError: a run timed out, or the tests of the changed tree gave no report.
     """
     runs = []
     async with shop.backend.open(_spec(shop, image, candidate, runs=len(selections))) as sandbox:
         await _place(sandbox, candidate, fixed=fixed, without=without)
         for tests in selections:
-            await sandbox.write_file(_SELECTION, "\n".join(tests).encode())
-            run = await run_tests(sandbox, command, timeout_s=shop.config.test_timeout_s)
+            run = await environment.run(sandbox, tests, timeout_s=shop.config.test_timeout_s)
             if run.timed_out:
-                raise _RejectedError("timeout", run.log)
+                raise UnsuitableError("timeout", run.log)
             if run.problem and fixed:
-                raise _RejectedError("no_tests_run", f"{run.problem}\n{run.log}")
+                raise UnsuitableError("no_tests_run", f"{run.problem}\n{run.log}")
             if run.signs:
-                raise _RejectedError("runner_changed", "\n".join(run.signs))
+                raise UnsuitableError("runner_changed", "\n".join(run.signs))
             runs.append(run)
     return runs
 
@@ -433,15 +345,17 @@ async def _place(sandbox: Sandbox, candidate: Candidate, *, fixed: bool, without
     if not fixed:
         return
     for path, (_, new) in (candidate.commit.contents or {}).items():
-        if path.endswith(".py") and not is_test_path(path) and path != without:
+        if candidate.language.is_code(path) and path != without:
             if new is None:
                 await sandbox.exec(f"rm -f -- {shlex.quote(path)}", timeout_s=30)
             else:
                 await sandbox.write_file(f"{WORKDIR}/{path}", new.encode())
 
 
-def _messages(log: str, besides: Collection[str] = ()) -> tuple[str, ...]:
+def _messages(log: str, *, suffixes: Sequence[str], besides: Collection[str] = ()) -> tuple[str, ...]:
     """Return the distinct failures of a log, ``PATH:LINE: MESSAGE`` with paths relative to the root."""
-    found = re.findall(rf"^(?:{WORKDIR}/)?([^\s:]{{1,200}}\.py:\d{{1,9}}): (.+)$", log, re.MULTILINE)
+    endings = "|".join(map(re.escape, suffixes))
+    place = rf"[^\s:]{{1,200}}(?:{endings}):\d{{1,9}}"
+    found = re.findall(rf"^(?:{WORKDIR}/)?({place}): (.+)$", log, re.MULTILINE)
     lines = (f"{place}: {message[:_MAX_MESSAGE]}" for place, message in found)
     return tuple(dict.fromkeys(line for line in lines if line not in besides))[:10]

@@ -21,7 +21,6 @@ from engine.datasets.commits.statements import (
     Statement,
     failing_tests,
     find_leaks,
-    module_name,
     test_names,
     write_statement,
 )
@@ -237,7 +236,11 @@ def _names(candidate: Candidate, tests: str) -> set[str]:
         for change in candidate.entities.values()
         for name in (*change.added, *change.changed, *change.removed)
     )
-    parts = {part for name in (*entities, *map(module_name, candidate.entities)) for part in name.split(".")}
+    parts = {
+        part
+        for name in (*entities, *map(candidate.language.module_name, candidate.entities))
+        for part in name.split(".")
+    }
     return parts | set(re.findall(r"(\w+)\(", tests)) - _BUILTINS
 
 

@@ -9,10 +9,8 @@ from dataclasses import replace
 from functools import partial
 
 from engine.datasets.commits.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
-from engine.datasets.commits.definitions import definitions
-from engine.datasets.commits.entities import MODULE
 from engine.datasets.commits.filters import Candidate, WrittenTests
-from engine.datasets.commits.statements import module_name
+from engine.datasets.commits.languages.base import MODULE
 from engine.datasets.commits.trials import Trial
 from engine.errors import HostileInputError
 from engine.isolation import SOURCE_LIMITS, call_isolated
@@ -103,7 +101,7 @@ def _changed_functions(candidate: Candidate) -> str:
         for name in (*change.changed, *change.added)
         if name != MODULE
     ]
-    return definitions(files, names[:_MAX_FUNCTIONS])
+    return candidate.language.definitions(files, names[:_MAX_FUNCTIONS])
 
 
 def with_tests(candidate: Candidate, tests: WrittenTests) -> Candidate:
@@ -143,7 +141,7 @@ def _problem(code: str) -> str:
 def _prompt(candidate: Candidate, functions: str, last: str, size: int) -> Prompt:
     texts = zip((candidate.gold_patch, functions, last), _SHARES, strict=True)
     change, code, rejected = (cap_bytes(text, share * max(size - len(_RULES), 0)) for text, share in texts)
-    modules = ", ".join(sorted(map(module_name, candidate.entities)))
+    modules = ", ".join(sorted(map(candidate.language.module_name, candidate.entities)))
     parts = [f"Changed modules: {modules[:500]}", f"The change:\n\n{change}", f"The code after it:\n\n{code}"]
     if rejected:
         parts.append(f"Your last answer was rejected:\n\n{rejected}")

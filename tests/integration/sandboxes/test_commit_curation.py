@@ -14,9 +14,10 @@ import pytest
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.commits import funnel, make
-from engine.datasets.commits.environments import resolve
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.funnel import NoTasksError
+from engine.datasets.commits.languages.python.environments import resolve
+from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository, list_commits, write_tree
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop
@@ -266,7 +267,7 @@ def test_submodules_and_links_of_a_commit_are_not_written(home: Path, tmp_path: 
     repository.git("commit", "-q", "-m", "Links.")
     head = repository.git("rev-parse", "HEAD")
     cloned = fetch_repository(str(repository.folder), home)
-    newest, _ = list_commits(cloned, 10, home)
+    newest, _ = list_commits(cloned, Python(home), 10, home)
     assert {file.path for file in newest.files} == {"link.py", "sub"}
     assert newest.contents is None
     out = tmp_path / "out"
@@ -365,12 +366,12 @@ async def test_failures_in_a_row_end_the_curation_and_are_not_kept(
 def test_a_torn_line_of_kept_trials_costs_itself(home: Path, commits: dict[str, str]) -> None:
     repository = fetch_repository(str(home / "toy"), home)
     config = CommitCuration(repositories=("toy",), output="x", stability_runs=9)
-    store = TrialStore(home, repository, config, SANDBOX, seed=0)
+    store = TrialStore(home, repository, Python(home), config, SANDBOX, seed=0)
     store.keep("a", Trial(reason="timeout"))
     path = next((home / "commits").glob("*/*-9-120-*"))
     path.write_text(path.read_text()[:-9])
-    TrialStore(home, repository, config, SANDBOX, seed=0).keep("b", Trial(reason="tree"))
-    again = TrialStore(home, repository, config, SANDBOX, seed=0)
+    TrialStore(home, repository, Python(home), config, SANDBOX, seed=0).keep("b", Trial(reason="tree"))
+    again = TrialStore(home, repository, Python(home), config, SANDBOX, seed=0)
     assert (again.get("a"), again.get("b")) == (None, Trial(reason="tree"))
 
 
@@ -381,6 +382,8 @@ def test_a_large_file_in_a_commit_does_not_end_the_history(home: Path, tmp_path:
         "Grow.", {"a.py": "x = 2\n", "tests/data.json": "1" * (3 << 20), "\udcff.py": "y = 1\n"}
     )
     repository.commit("Go on.", {"a.py": "x = 3\n"})
-    newest, grown, first = list_commits(fetch_repository(str(repository.folder), home), 10, home)
+    newest, grown, first = list_commits(
+        fetch_repository(str(repository.folder), home), Python(home), 10, home
+    )
     assert newest.contents == {"a.py": ("x = 2\n", "x = 3\n")}
     assert (grown.patch, grown.contents, first.parents) == (None, None, ())

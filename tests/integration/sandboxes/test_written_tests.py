@@ -9,7 +9,7 @@ import pytest
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits.environments import resolve
+from engine.datasets.commits.languages.python.environments import resolve
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.trials import Workshop
 from engine.datasets.store import Dataset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from engine.config.curation import CommitCuration
 from engine.datasets.commits.filters import Candidate, select
 from engine.datasets.commits.history import ChangedFile, Commit
+from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.importers.filters import Exclusion
 from engine.patches.diff import diff_texts
 
@@ -34,7 +36,7 @@ def commit(*changes: tuple[str, str, str], message: str = "Fix f.", **fields: An
 
 def selected(*commits: Commit, **settings: Any) -> list[Candidate | str]:
     config = CONFIG.model_copy(update=settings)
-    results = (result for _, result in select(commits, config, lambda _: None))
+    results = (result for _, result in select(commits, Python(Path()), config, lambda _: None))
     return [result if isinstance(result, Candidate) else result.by for result in results]
 
 
@@ -87,4 +89,5 @@ def test_limits_hold_without_tests(settings: dict[str, int], reason: str) -> Non
 
 def test_a_known_change_is_left_out_with_its_detail() -> None:
     known = Exclusion("duplicate", "r__aaa has the same change")
-    assert [result for _, result in select([commit(CODE, TEST)], CONFIG, lambda _: known)] == [known]
+    selection = select([commit(CODE, TEST)], Python(Path()), CONFIG, lambda _: known)
+    assert [result for _, result in selection] == [known]

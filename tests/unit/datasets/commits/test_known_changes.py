@@ -13,6 +13,7 @@ from engine.config.curation import CommitCuration
 from engine.datasets.commits import known_changes
 from engine.datasets.commits.filters import Candidate, instance_id
 from engine.datasets.commits.known_changes import KnownChanges
+from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.store import save_dataset, with_content_id
 from engine.errors import DatasetError
 from engine.patches.diff import diff_texts
@@ -27,7 +28,9 @@ def candidate(lines: list[str], *, path: str = "pkg/m.py", sha: str = "a", paren
     old, new = "x = 1\n", "x = 1\n" + "".join(f"{line}\n" for line in lines)
     change = commit((path, old, new), sha=sha * 40, parents=(parent * 40,))
     patch = diff_texts(path, old, new)
-    return Candidate(commit=change, gold_patch=patch, test_paths=("tests/test_m.py",), entities={})
+    tests = ("tests/test_m.py",)
+    language = Python(Path())
+    return Candidate(commit=change, language=language, gold_patch=patch, test_paths=tests, entities={})
 
 
 def stored(home: Path, **task: str) -> None:

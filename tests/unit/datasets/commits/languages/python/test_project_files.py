@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.commits.project_files import ProjectFiles, read_project
+from engine.datasets.commits.languages.python.project_files import ProjectFiles, read_project
 
 
 def project(tmp_path: Path, **files: str) -> ProjectFiles:

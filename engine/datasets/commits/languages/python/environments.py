@@ -21,11 +21,11 @@ from pathlib import Path
 import uv
 from packaging.utils import canonicalize_name
 
-from engine.datasets.commits.project_files import ProjectFiles
+from engine.datasets.commits.languages.python.project_files import ProjectFiles
 from engine.datasets.curation.toolchain import PYTEST
 from engine.datasets.sources.downloads import run_pip_files, unpack
 from engine.errors import DatasetError, PreflightError
-from engine.testing.toolchain import MOUNT, create_once, runner_scripts
+from engine.testing.toolchain import create_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _RESOLVE_S = 120.0
@@ -156,9 +156,3 @@ def _metadata(project: ProjectFiles) -> dict[str, str]:
             for group, points in project.entry_points.items()
         )
     return files
-
-
-def sandbox_environment(roots: Sequence[str], workdir: str) -> dict[str, str]:
-    """Return the environment variables of all commands in a task's image."""
-    paths = [workdir if root == "." else f"{workdir}/{root}" for root in roots]
-    return {"PYTHONPATH": ":".join([*paths, MOUNT]), "PYTHONDONTWRITEBYTECODE": "1"}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.datasets.commits.entities import EntityChange, changed_entities
+from engine.datasets.commits.languages.base import EntityChange
+from engine.datasets.commits.languages.python.entities import changed_entities
 from engine.errors import HostileInputError
 
 OLD = '''"""Numbers."""

@@ -4,31 +4,17 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
+from engine.datasets.commits.languages.base import MODULE, EntityChange
 from engine.errors import HostileInputError
 from engine.isolation import SOURCE_LIMITS, call_isolated
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-MODULE = "<module>"
-"""Name of the statements outside of all definitions."""
-
-
-@dataclass(frozen=True, slots=True)
-class EntityChange:
-    """Difference between two versions of a file; docstrings, comments and formatting do not count."""
-
-    added: tuple[str, ...] = ()
-    removed: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.added or self.removed or self.changed)
 
 
 def changed_entities(old: str, new: str) -> EntityChange:
-    """Compare two versions of a file in a process of its own.
+    """Compare two versions of a file in a process of its own; docstrings do not count.
 
     Args:
         old, new: its text; empty where it does not exist.
