@@ -141,8 +141,8 @@ system: ## bubblewrap, git, patch: installed as root, else named
 	@deploy/setup/system.sh bwrap:bubblewrap git:git patch:patch unshare:util-linux
 
 .PHONY: system-test
-system-test: ## also a browser for the end-to-end tests
-	@deploy/setup/system.sh bwrap:bubblewrap git:git patch:patch unshare:util-linux chromium:chromium
+system-test: ## also a browser for the end-to-end tests, and Node.js for tasks in JavaScript
+	@deploy/setup/system.sh bwrap:bubblewrap git:git patch:patch unshare:util-linux chromium:chromium node:nodejs
 
 .PHONY: docker docker-stop
 docker: ## a Docker daemon for sandboxes: the one that answers, else (as root) one of our own

@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
@@ -57,6 +57,31 @@ def atomic_open(path: Path, *, durable: bool = False, mode: int = 0o666) -> Iter
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 _UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+def create_folder_once(target: Path, make: Callable[[Path], Path]) -> Path:
+    """Return a folder; a missing one is created atomically, safely against other processes.
+
+    Args:
+        target: the folder.
+        make: fills the given empty folder beside the target, and returns the part of it that becomes the
+            target.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    if target.exists():
+        return target
+    target.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
+    try:
+        make(draft).rename(target)
+    except OSError:
+        if not target.exists():
+            raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return target
 
 
 def replace_folder(new: Path, target: Path) -> None:

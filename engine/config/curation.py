@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -49,6 +49,8 @@ class CommitCuration(Section):
     """Repositories with their history: addresses ``https://HOST/PATH``, or folders."""
     output: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Name of the dataset to write."""
+    language: Literal["auto", "python", "javascript"] = "auto"
+    """Language of the repositories; ``auto`` finds each one's from its files."""
     max_commits: int = Field(default=300, ge=1, le=20_000)
     """Number of commits of each repository, the newest, that are looked at."""
     exclude_datasets: tuple[DatasetName, ...] = ()

@@ -84,6 +84,8 @@ _TEST_FILE = re.compile(
     r"|.*[_-]spec\.(?:rb|lua|coffee|[cm]?[jt]sx?)|tests?\.rs|.*\.(?:snap|bats|feature)|test\.(?:sh|bat|ps1)"
     rf"|run[_-]?tests?(?:{_SOURCE}|\.bat|\.ps1)?"
 )
+_ROOT_TEST_FILE = re.compile(r"tests?\.[cm]?[jt]s")
+"""The only test file of many small packages of npm."""
 _TEST_CLASS = re.compile(
     r"(?:Test[A-Z0-9].*|.+(?:Tests?|TestCase|TestSuite))\.(?:java|kts?|scala|groovy|php|cs|fs|vb|swift)"
 )
@@ -118,6 +120,7 @@ def is_test_code(path: str) -> bool:
         _test_folders(path)
         or _TEST_FILE.fullmatch(name)
         or _TEST_CLASS.fullmatch(name)
+        or _ROOT_TEST_FILE.fullmatch(path)
         or _TEST_SCRIPT.search(path)
     )
 

@@ -10,10 +10,10 @@ import functools
 import hashlib
 import py_compile
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from engine.files import create_folder_once
 from engine.sandbox.local.images import rebind_images
 
 MOUNT = "/opt/trainyard"
@@ -52,20 +52,13 @@ def create_once(target: Path, make: Callable[[Path], Path]) -> Path:
     Raises:
         OSError: the data folder cannot be written.
     """
-    if target.exists():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{target.name}-", dir=target.parent))
-    try:
+
+    def with_scripts(draft: Path) -> Path:
         folder = make(draft)
         _write_scripts(folder)
-        folder.rename(target)
-    except OSError:
-        if not target.exists():
-            raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return target
+        return folder
+
+    return create_folder_once(target, with_scripts)
 
 
 def _write_scripts(folder: Path) -> None:

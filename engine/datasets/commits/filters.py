@@ -125,7 +125,7 @@ def _select(commit: Commit, language: Language, config: CommitCuration) -> Candi
     entities = {path: change for path, change in entities.items() if change}
     if not entities:
         return "no_real_change"
-    if not tests and not config.writes_tests:
+    if not tests and not (config.writes_tests and language.writes_tests):
         return "no_tests"
     return Candidate(commit=commit, language=language, gold_patch=gold, test_paths=tests, entities=entities)
 

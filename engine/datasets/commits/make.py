@@ -20,8 +20,13 @@ from engine.datasets.commits.filters import Candidate, instance_id, select
 from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
 from engine.datasets.commits.known_changes import KnownChanges
 from engine.datasets.commits.languages.base import WORKDIR, Language
-from engine.datasets.commits.languages.python.language import Python
-from engine.datasets.commits.repositories import Repository, fetch_repository, list_commits, with_licence
+from engine.datasets.commits.repositories import (
+    Repository,
+    fetch_repository,
+    find_language,
+    list_commits,
+    with_licence,
+)
 from engine.datasets.commits.statements import Statement
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop, hidden_files, try_candidate
 from engine.datasets.commits.written_statements import NoStatementError, count_statements, find_statement
@@ -99,11 +104,11 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
 async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> list[_Work]:
     work: list[_Work] = []
     known = await in_thread(partial(KnownChanges.read, shop.config.exclude_datasets, shop.home))
-    language = Python(shop.home)
     for spec in shop.config.repositories:
         progress(f"reading the history of {spec}", 0, 0)
         try:
             repository = await in_thread(partial(_repository, shop, spec))
+            language = await in_thread(partial(find_language, repository, shop.config.language, shop.home))
             found = await in_thread(partial(_select, shop, repository, language, known))
         except (DatasetError, PreflightError) as error:
             funnel.skipped[spec] = redact(str(error))
@@ -304,6 +309,7 @@ def _row(item: _Work, trial: Trial, statement: Statement) -> TaskRow:
         metadata={
             "source": item.repository.spec,
             "licence": item.repository.licence,
+            "language": candidate.language.name,
             "statement": statement.method,
         },
     )

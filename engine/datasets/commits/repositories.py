@@ -18,6 +18,7 @@ from engine.config.access.source_spec import PackageSource, RepositorySource, pa
 from engine.datasets.commits import history_program
 from engine.datasets.commits.history import Commit, read_commits
 from engine.datasets.commits.languages.base import Language
+from engine.datasets.commits.languages.registry import Name, open_language
 from engine.datasets.commits.licences import UNKNOWN, find_licence
 from engine.datasets.sources.downloads import fetch_history, newest_commit, unpack
 from engine.errors import DatasetError, HostileInputError
@@ -107,6 +108,18 @@ def _has_links(folder: Path) -> bool:
         for parent, folders, names in os.walk(folder)
         for name in (*folders, *names)
     )
+
+
+def find_language(repository: Repository, name: Name, home: Path) -> Language:
+    """Return a language by its name, or the one that the files of the newest commit declare.
+
+    Raises:
+        DatasetError: the files cannot be written.
+        PreflightError: programs of the language are missing on this machine.
+    """
+    with tempfile.TemporaryDirectory(prefix=".language-", dir=home) as folder:
+        (out := Path(folder, "out")).mkdir()
+        return open_language(name, write_tree(repository, repository.head, out, home), home)
 
 
 def list_commits(repository: Repository, language: Language, count: int, home: Path) -> Iterator[Commit]:

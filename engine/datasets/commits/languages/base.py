@@ -32,6 +32,12 @@ class UnsuitableError(Exception):
         self.detail = detail
 
 
+def next_month(date: datetime.datetime) -> datetime.datetime:
+    """Return the start of the month after a date, so that commits of a month share their packages."""
+    start = date.replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    return start.replace(year=start.year + start.month // 12, month=start.month % 12 + 1)
+
+
 @dataclass(frozen=True, slots=True)
 class EntityChange:
     """Difference between two versions of a file; comments and formatting do not count."""
@@ -115,6 +121,10 @@ class Language(Protocol):
     @property
     def grade_rule(self) -> GradeRule:
         """Return the rule that judges runs of ``Environment.command``."""
+
+    @property
+    def writes_tests(self) -> bool:
+        """Return whether a model can write tests of commits without any."""
 
     def is_code(self, path: str) -> bool:
         """Return whether a file is source code of the product."""

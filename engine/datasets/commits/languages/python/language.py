@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
 
-from engine.datasets.commits.languages.base import WORKDIR, EntityChange, UnsuitableError
+from engine.datasets.commits.languages.base import WORKDIR, EntityChange, UnsuitableError, next_month
 from engine.datasets.commits.languages.python import definitions, entities, examples
 from engine.datasets.commits.languages.python.environments import (
     PYTEST_CLOSURE,
@@ -53,6 +53,7 @@ class Python:
     suffixes = (".py",)
     tools = f"{PYTHON}-{PYTEST.rpartition('=')[2]}"
     grade_rule = GradeRule.F2P_P2P
+    writes_tests = True
 
     def is_code(self, path: str) -> bool:
         """See ``Language.is_code``."""
@@ -114,11 +115,13 @@ class PythonProject:
 
     def environment(self, date: datetime.datetime, added: Sequence[str]) -> PythonEnvironment:
         """Return packages as of the end of the month, else of today, else those of the code alone."""
-        month = date.replace(year=date.year + date.month // 12, month=date.month % 12 + 1, day=1)
-        month = month.replace(hour=0, minute=0, second=0, microsecond=0)
         wanted = (*self.files.runtime, *self.files.tests, *added)
         errors = []
-        for requirements, before in ((wanted, month), (wanted, None), ((*self.files.runtime, *added), None)):
+        for requirements, before in (
+            (wanted, next_month(date)),
+            (wanted, None),
+            ((*self.files.runtime, *added), None),
+        ):
             try:
                 pins = resolve(requirements, before=before, own=self.files.name)
             except DatasetError as error:
