@@ -27,6 +27,7 @@ from engine.config.environment import (
     SweEnvironmentConfig,
     with_generated_dataset,
 )
+from engine.config.hardening import HardeningConfig
 from engine.config.importing import ImportConfig
 from engine.config.launcher import LauncherConfig, StorageConfig
 from engine.config.learning.algorithm import AlgorithmConfig
@@ -347,6 +348,16 @@ class CommitCurateRun(_Run):
     sandbox: SandboxConfig = SandboxConfig()
 
 
+class HardenRun(_Run):
+    """Creation of a new version of a dataset, with additional tests for weak tasks."""
+
+    kind: Literal["curate"] = "curate"
+    source: Literal["hardening"] = "hardening"
+    """Origin of the tasks: those of another dataset, with additional tests."""
+    curation: HardeningConfig
+    sandbox: SandboxConfig = SandboxConfig()
+
+
 class ValidateRun(_Run):
     """Validation of a dataset: every row graded without changes and with its gold patch."""
 
@@ -429,7 +440,7 @@ AnyRun = (
     | EvaluateRun
     | Annotated[SftRun | FineTuneRun | JudgeTrainingRun, Field(discriminator="data")]
     | Annotated[VerifierRun | TestVerifierRun, Field(discriminator="method")]
-    | Annotated[CurateRun | CommitCurateRun, Field(discriminator="source")]
+    | Annotated[CurateRun | CommitCurateRun | HardenRun, Field(discriminator="source")]
     | ValidateRun
     | ImportRun
     | RegradeRun

@@ -50,7 +50,7 @@ async def choose_wrong_patches(
         HostileInputError: the task's files exceed the parser's limits.
         SandboxError: infrastructure failed.
     """
-    before = await _files_before(row, solution, backend=backend, sandbox=sandbox, run_id=run_id)
+    before = await files_before(row, solution, backend=backend, sandbox=sandbox, run_id=run_id)
     rollouts = [
         WrongPatch(ROLLOUT, f"failed rollout {number}", patch)
         for number, patch in enumerate(_distinct(failed, besides=solution)[: limit // 2], start=1)
@@ -60,10 +60,15 @@ async def choose_wrong_patches(
     return rollouts + await run_isolated(make, SOURCE_LIMITS)
 
 
-async def _files_before(
+async def files_before(
     row: TaskRow, solution: str, *, backend: SandboxBackend, sandbox: SandboxConfig, run_id: str
 ) -> Tree:
-    """Return the task's versions of the files that the solution changes."""
+    """Return the task's versions of the files that the solution changes.
+
+    Raises:
+        PatchError: git cannot read the solution.
+        SandboxError: infrastructure failed.
+    """
     paths = await asyncio.to_thread(touched, solution)
     name = f"files of {row.task.instance_id}"
     spec = sandbox_spec(row.task.image, sandbox, run_id=run_id, name=name, lifetime_s=_LIFETIME_S)
@@ -94,8 +99,7 @@ async def measure_strength(
         solution_s: duration of the solution's grading, seconds; wrong patches get a multiple of it.
         timeout_s: time limit of the tests in any case, seconds.
     """
-    timeout_s = min(timeout_s, max(_MIN_S, _TIMES_SOLUTION * solution_s))
-    timed = replace(row, answer=replace(row.answer, timeout_s=timeout_s))
+    timed = limited_by_solution(row, solution_s, timeout_s)
     found: defaultdict[str, list[bool]] = defaultdict(list)
     passed: list[str] = []
     for wrong in patches:
@@ -107,3 +111,15 @@ async def measure_strength(
             passed.append(wrong.detail[:_DETAIL_CHARS])
     kinds = {kind: WrongPatchCounts(graded=len(each), rejected=sum(each)) for kind, each in found.items()}
     return TestStrength(kinds=kinds, passed=passed[:MAX_NAMED])
+
+
+def limited_by_solution(row: TaskRow, solution_s: float, timeout_s: float) -> TaskRow:
+    """Return a task whose tests have a multiple of the solution's time, for the grading of wrong patches.
+
+    Args:
+        row: the task.
+        solution_s: duration of the solution's grading, seconds.
+        timeout_s: time limit of the tests in any case, seconds.
+    """
+    timeout_s = min(timeout_s, max(_MIN_S, _TIMES_SOLUTION * solution_s))
+    return replace(row, answer=replace(row.answer, timeout_s=timeout_s))

@@ -15,6 +15,7 @@ from engine.config.recipes import (
     deepswe_variants,
     fine_tuning,
     frozenlake,
+    hardening,
     importing,
     improvement,
     quickstart,
@@ -59,6 +60,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "validate-dataset": validation.validate,
     "import-dataset": importing.import_set,
     "commits-dataset": commits.dataset,
+    "hardened-dataset": hardening.harden,
 }
 
 

@@ -1,0 +1,1 @@
+"""Additional tests for tasks whose tests let wrong patches pass."""

@@ -1,0 +1,224 @@
+"""Hardening of a dataset: a new version in which weak tasks have additional tests.
+
+Results are kept (``ResultStore``): a run that was stopped or killed continues with them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from engine.config.hardening import HardeningConfig
+from engine.config.sandbox import SandboxConfig
+from engine.datasets.health import row_content
+from engine.datasets.store import Dataset, load_dataset, save_dataset
+from engine.errors import DatasetError, HostError, SandboxError, describe_error
+from engine.grading.grader import GRADER_VERSION
+from engine.grading.hardening.harden import Hardener
+from engine.grading.hardening.trial import Hardening, hardened_row
+from engine.redaction import redact
+from engine.sandbox.base import SandboxBackend
+from engine.types import TaskRow
+
+Progress = Callable[[str, int, int], None]
+log = structlog.get_logger(__name__)
+STAGES = (
+    ("tasks", frozenset[str]()),
+    ("weak", frozenset({
+        "other_runner", "no_solution", "gold_fails", "no_wrong_patches", "strong", "sandbox", "error",
+    })),
+    ("calls recorded", frozenset({"nothing_recorded"})),
+    ("tests made", frozenset({"not_repeatable"})),
+    ("gold passes", frozenset({"gold"})),
+    ("alternatives pass", frozenset({"alternatives"})),
+    ("wrong patches caught", frozenset({"not_caught"})),
+    ("hardened", frozenset({"not_confirmed"})),
+)  # fmt: skip
+"""Stages of the funnel, each with the reasons for which tasks do not reach it."""
+_NOT_KEPT = frozenset({"sandbox", "error"})
+"""Reasons that may be this machine's: these tasks are tried again by the next run."""
+_EXAMPLES = 3
+"""Tasks that are named for each reason."""
+_VERSION = 1
+"""Raise it when the result of the same task may change."""
+
+
+class ResultStore:
+    """Results of a dataset's tasks, kept under ``home/hardening`` for the next run.
+
+    Args:
+        home: the data folder.
+        config: settings on which results depend.
+        sandbox: limits of the test runs.
+        seed: of the order of tests.
+    """
+
+    def __init__(self, home: Path, config: HardeningConfig, sandbox: SandboxConfig, seed: int) -> None:
+        folder = home / "hardening"
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        settings = (config.wrong_patches, config.max_tests, config.test_timeout_s, seed)
+        content = repr((_VERSION, GRADER_VERSION, settings, sorted(sandbox.limits().items())))
+        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+        self._path = folder / f"{config.dataset}-{digest}.jsonl"
+        self._known: dict[str, Hardening] = {}
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+            try:
+                kept = json.loads(line)
+                self._known[kept["key"]] = Hardening.model_validate(kept["result"])
+            except (ValueError, KeyError, TypeError):
+                continue  # cut off when the process was killed
+
+    def get(self, key: str) -> Hardening | None:
+        """Return the kept result of a task and its alternatives; None if there is none."""
+        return self._known.get(key)
+
+    def keep(self, key: str, result: Hardening) -> None:
+        """Store the result of a task and its alternatives."""
+        self._known[key] = result
+        # A line that a killed process left without its end must not swallow this one.
+        line = "\n" + json.dumps({"key": key, "result": result.model_dump(mode="json")}) + "\n"
+        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, line.encode())
+        finally:
+            os.close(file)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What the hardening of one task needs."""
+
+    hardener: Hardener
+    store: ResultStore
+    alternatives: Mapping[str, Sequence[str]]
+
+    async def result(self, row: TaskRow) -> Hardening:
+        """Return the kept or new result of a task."""
+        patches = self.alternatives.get(row.task.instance_id, ())
+        key = hashlib.sha256(repr((row_content(row), *patches)).encode()).hexdigest()[:32]
+        if (kept := self.store.get(key)) is not None:
+            return kept
+        started = time.monotonic()
+        try:
+            result = await self.hardener.harden(row, patches)
+        except HostError:
+            raise
+        except SandboxError as error:
+            result = Hardening(reason="sandbox", detail=str(error)[:500])
+        except Exception as error:  # one odd task must not end the run
+            log.exception("task_not_hardened", instance_id=row.task.instance_id)
+            result = Hardening(reason="error", detail=describe_error(error)[:500])
+        result = result.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
+        if result.reason not in _NOT_KEPT:
+            self.store.keep(key, result)
+        return result
+
+
+async def harden_dataset(
+    config: HardeningConfig,
+    *,
+    home: Path,
+    backend: SandboxBackend,
+    sandbox: SandboxConfig,
+    progress: Progress,
+    alternatives: Mapping[str, Sequence[str]] | None = None,
+    run_id: str = "harden",
+    seed: int = 0,
+) -> Dataset:
+    """Harden the tasks of ``config.dataset``, save them as ``config.output`` and return it.
+
+    Tasks that cannot be hardened stay as they are, with the reason in the provenance.
+
+    Args:
+        config: the datasets, numbers of wrong patches and tests.
+        home: the data folder.
+        backend: the sandboxes in which tests run.
+        sandbox: their limits.
+        progress: called with a message, tasks done and tasks in all.
+        alternatives: instance id → patches of honest solutions.
+        run_id: the run that owns the sandboxes.
+        seed: of the order of tests.
+
+    Raises:
+        DatasetError: the dataset cannot be read, or no task of it was hardened.
+        HostError: this machine fails.
+    """
+    started = time.monotonic()
+    dataset = load_dataset(home, config.dataset)
+    hardener = Hardener(config, backend=backend, sandbox=sandbox, run_id=run_id, seed=seed)
+    store = ResultStore(home, config, sandbox, seed)
+    work = _Work(hardener=hardener, store=store, alternatives=alternatives or {})
+    results = await _results(work, dataset.rows, config.workers, progress)
+    lost = Counter(result.reason for result in results if result.reason)
+    if not len(results) - lost.total():
+        reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(lost.items()))
+        raise DatasetError(f"no task of '{config.dataset}' was hardened: {reasons}")
+    rows = [
+        row if result.reason else hardened_row(row, result)
+        for row, result in zip(dataset.rows, results, strict=True)
+    ]
+    record = {
+        "config": config.model_dump(mode="json"),
+        "seed": seed,
+        "hardened_from": config.dataset,
+        "original": dict(dataset.provenance),
+        "funnel": _funnel(lost, len(results)),
+        "examples": _examples(dataset.rows, results),
+        "tests_added": sum(len(result.tests) for result in results),
+        "wrong_patches": sum(result.wrong_patches for result in results),
+        "rejected_before": sum(result.rejected_before for result in results),
+        "rejected_after": sum(result.rejected_after for result in results),
+        "seconds": round(time.monotonic() - started, 1),
+        "hardening_seconds": round(sum(result.seconds for result in results), 1),
+    }
+    return save_dataset(home, config.output, rows, record)
+
+
+async def _results(work: _Work, rows: Sequence[TaskRow], workers: int, progress: Progress) -> list[Hardening]:
+    """Harden all rows, at most ``workers`` at once; if one raises, cancel the others."""
+    permits, results = asyncio.Semaphore(workers), dict[int, Hardening]()
+
+    async def handle(number: int, row: TaskRow) -> None:
+        async with permits:
+            results[number] = await work.result(row)
+        hardened = sum(not result.reason for result in results.values())
+        progress(f"{hardened} tasks hardened so far", len(results), len(rows))
+
+    progress("hardening the first tasks", 0, len(rows))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for number, row in enumerate(rows):
+                group.create_task(handle(number, row))
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [results[number] for number in range(len(rows))]
+
+
+def _funnel(lost: Counter[str], total: int) -> list[dict[str, Any]]:
+    """Return each stage with the tasks that reached it and those lost on the way, by reason."""
+    left, stages = total, []
+    for stage, reasons in STAGES:
+        here = {reason: lost[reason] for reason in sorted(reasons) if lost[reason]}
+        left -= sum(here.values())
+        stages.append({"stage": stage, "commits": left, "lost": here})
+    return stages
+
+
+def _examples(rows: Sequence[TaskRow], results: Sequence[Hardening]) -> dict[str, list[dict[str, str]]]:
+    """Return the first tasks of each reason."""
+    examples: dict[str, list[dict[str, str]]] = {}
+    for row, result in zip(rows, results, strict=True):
+        named = examples.setdefault(result.reason, [])
+        if result.reason and len(named) < _EXAMPLES:
+            named.append({"task": row.task.instance_id[:300], "detail": redact(result.detail).strip()})
+    return {reason: named for reason, named in examples.items() if named}

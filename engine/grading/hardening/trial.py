@@ -1,0 +1,138 @@
+"""A task with additional tests: candidates, the choice among them, and the hardened task."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from pydantic import BaseModel, ConfigDict
+
+from engine.datasets.store import with_content_id
+from engine.grading.hardening.generated_tests import generated_name, write_test_file
+from engine.grading.hardening.inputs import Observation
+from engine.types import TaskRow
+
+
+class Hardening(BaseModel):
+    """Result of one task."""
+
+    model_config = ConfigDict(frozen=True)
+    reason: str = ""
+    """Reason why the task stays as it is; empty if it was hardened."""
+    detail: str = ""
+    path: str = ""
+    """Path of the additional test file."""
+    text: str = ""
+    fail_to_pass: tuple[str, ...] = ()
+    pass_to_pass: tuple[str, ...] = ()
+    wrong_patches: int = 0
+    rejected_before: int = 0
+    rejected_after: int = 0
+    tried: int = 0
+    """Number of observations that were tried as tests."""
+    failed_on_solution: int = 0
+    failed_on_alternatives: int = 0
+    alternatives: int = 0
+    """Number of honest alternatives that were graded."""
+    seconds: float = 0.0
+
+    @property
+    def tests(self) -> tuple[str, ...]:
+        """Return the node ids of the additional tests."""
+        return (*self.fail_to_pass, *self.pass_to_pass)
+
+
+class Trial:
+    """A task with tests of observations.
+
+    Args:
+        row: the task.
+        path: of the test file.
+        observations: one for each test.
+    """
+
+    def __init__(self, row: TaskRow, path: str, observations: Sequence[Observation]) -> None:
+        self.row, self.path = row, path
+        self.observations = tuple(observations)
+        self.tests = [f"{path}::{generated_name(observation)}" for observation in observations]
+        """Node ids."""
+
+    def only(self, tests: Collection[str]) -> list[Observation]:
+        """Return the observations of some tests."""
+        return [each for each, test in zip(self.observations, self.tests, strict=True) if test in tests]
+
+    def candidate(self, order: Sequence[str] = ()) -> TaskRow:
+        """Return the task with all of the tests, in an order."""
+        text = write_test_file(self.observations)
+        return with_tests(self.row, self.path, text, pass_to_pass=self.tests, selection=order)
+
+
+def choose_tests(
+    trial: Trial, caught: Sequence[Collection[str]], unchanged: Collection[str], limit: int
+) -> list[str]:
+    """Return the fewest tests, found greedily, of which each wrong patch fails one if it fails any.
+
+    Recorded inputs go first, then nearby ones whose result the solution does not change: another honest
+    solution may not share other results. Further tests of recorded inputs that a wrong patch fails follow
+    up to the limit.
+
+    Args:
+        trial: the tests.
+        caught: tests that each wrong patch fails.
+        unchanged: tests that pass without the solution.
+        limit: maximum number of tests.
+    """
+    recorded = [
+        test for test, each in zip(trial.tests, trial.observations, strict=True) if not each.call.nearby
+    ]
+    preferences = (recorded, [test for test in trial.tests if test in unchanged], trial.tests)
+    left = [failed for failed in caught if failed]
+    chosen: dict[str, None] = {}
+    while left and len(chosen) < limit:
+        counts = Counter(test for failed in left for test in failed)
+        useful = next(tests for tests in preferences if any(counts[test] for test in tests))
+        best = max(useful, key=lambda test: counts[test])
+        chosen[best] = None
+        left = [failed for failed in left if best not in failed]
+    more = [test for test in recorded if any(test in failed for failed in caught)]
+    return [*chosen, *(test for test in more if test not in chosen)][:limit]
+
+
+def with_tests(
+    row: TaskRow,
+    path: str,
+    text: str,
+    *,
+    fail_to_pass: Sequence[str] = (),
+    pass_to_pass: Sequence[str] = (),
+    selection: Sequence[str] = (),
+) -> TaskRow:
+    """Return a task with a further test file.
+
+    Args:
+        row: the task.
+        path, text: of the file.
+        fail_to_pass, pass_to_pass: node ids of its tests.
+        selection: node ids to run, in this order; empty runs the file.
+    """
+    words = " ".join(map(shlex.quote, selection or (path,)))
+    answer = replace(
+        row.answer,
+        test_files={**row.answer.test_files, path: text},
+        fail_to_pass=(*row.answer.fail_to_pass, *fail_to_pass),
+        pass_to_pass=(*row.answer.pass_to_pass, *pass_to_pass),
+        test_command=f"{row.answer.test_command} {words}",
+    )
+    return replace(row, answer=answer)
+
+
+def hardened_row(row: TaskRow, result: Hardening) -> TaskRow:
+    """Return a new version of a task with the tests of a result; its metadata names them."""
+    added = with_tests(
+        row, result.path, result.text, fail_to_pass=result.fail_to_pass, pass_to_pass=result.pass_to_pass
+    )
+    record = result.model_dump(mode="json", exclude={"reason", "detail", "text", "seconds"})
+    metadata = {**row.answer.metadata, "hardening": {"of": row.task.id, **record}}
+    return with_content_id(replace(added, answer=replace(added.answer, metadata=metadata)))

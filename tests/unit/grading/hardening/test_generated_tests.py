@@ -1,0 +1,134 @@
+"""Bounds of literals, nearby inputs, and generated test files."""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from typing import Any
+
+import pytest
+
+from engine.grading.hardening.generated_tests import generated_name, is_comparable, write_test_file
+from engine.grading.hardening.inputs import Call, Observation, nearby_values, parse_calls, parse_results
+from engine.grading.hardening.literals import MAX_BITS, MAX_CHARS, NotLiteralError, render
+from engine.grading.hardening.recording import changed_functions
+from engine.grading.hardening.trial import Trial, choose_tests
+from engine.patches.trees import FileState
+from tests.builders.rollout_builders import make_row
+
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
+
+
+class Forged(str):
+    """Text whose representation is code."""
+
+    def __repr__(self) -> str:
+        return "__import__('os').system('true')"
+
+
+def observation(value: str, *, nearby: bool = False, arguments: str = "(1,)") -> Observation:
+    return Observation(Call("pkg.mod", "func", arguments, "{'key': 'x'}", nearby), value, iterator=False)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, -3, 1.5, -0.0, "a'\"\\\n\ud800é", b"\x00", [], (), (1,), {1, 2}, set(), {"a": [(None,)]}],
+)
+def test_literals_are_read_back_as_they_were(value: object) -> None:
+    text = render(value)
+    assert text.isascii()
+    assert ast.literal_eval(text) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"), float("inf"), [float("-inf")], Forged("x"), [Forged("x")], {"k": Forged("x")}, object(),
+        2**MAX_BITS, "x" * (MAX_CHARS + 1), ["x" * 900] * 4, [0] * 300, [[[[[[[1]]]]]]], ENDLESS, range(3),
+        frozenset({1}), 1j, sys, "\u0416" * (MAX_CHARS // 2),
+    ],
+)  # fmt: skip
+def test_other_and_huge_values_have_no_literal(value: object) -> None:
+    with pytest.raises(NotLiteralError):
+        render(value)
+
+
+def test_equal_sets_have_equal_literals() -> None:
+    assert render({str(number) for number in range(50)}) == render(
+        {str(number) for number in range(49, -1, -1)}
+    )
+
+
+def test_hostile_records_are_left_out() -> None:
+    good = {"module": "pkg.mod", "function": "func", "arguments": "(1,)", "keywords": "{'key': 'x'}"}
+    bad: list[object] = [
+        [], 3, {}, {**good, "module": "pkg; import os"}, {**good, "module": "__main__"},
+        {**good, "function": "f()"}, {**good, "function": "f\n"}, {**good, "arguments": "(open('x'),)"},
+        {**good, "arguments": "[1]"}, {**good, "arguments": "(" * 5000}, {**good, "keywords": "{'class': 1}"},
+        {**good, "keywords": "{1: 1}"}, {**good, "keywords": "{'a b': 1}"}, {**good, "arguments": "(1e999,)"},
+    ]  # fmt: skip
+    lines = [json.dumps(item).encode() for item in [*bad, good, good]]
+    calls = parse_calls(b"\n".join([b"\xff{", *lines, b"[" * 100_000]))
+    assert [call for call in calls if not call.nearby] == [Call("pkg.mod", "func", "(1,)", "{'key': 'x'}")]
+    assert any(call.arguments == "(2,)" for call in calls)
+    results = [
+        {"number": 0, "value": "{3, 1}", "iterator": False}, {"number": 0, "value": "2", "iterator": True},
+        {"number": -1, "value": "1", "iterator": False}, {"number": 10**9, "value": "1", "iterator": False},
+        {"number": True, "value": "1", "iterator": False}, {"number": 1, "value": "f()", "iterator": False},
+    ]  # fmt: skip
+    data = b"\n".join(json.dumps(item).encode() for item in results)
+    assert parse_results(data, calls) == [Observation(calls[0], "{1, 3}", iterator=False)]
+
+
+def test_nearby_inputs_take_arguments_of_other_calls() -> None:
+    calls = [("('a',)", "{}"), ("('b',)", "{'mode': 'php'}")]
+    data = b"\n".join(
+        json.dumps({"module": "m", "function": "f", "arguments": arguments, "keywords": keywords}).encode()
+        for arguments, keywords in calls
+    )
+    found = {(call.arguments, call.keywords) for call in parse_calls(data)}
+    assert {("('a',)", "{'mode': 'php'}"), ("('b',)", "{}")} & found
+    assert ("('',)", "{}") in found
+    assert nearby_values(None) == []
+    assert nearby_values([3]) == [[3, 3], [], [], [3], [4], [2]]
+
+
+def test_generated_tests_have_literals_only() -> None:
+    hostile = observation(render('"""\n\nimport os\n'))
+    tested = [hostile, observation("None", arguments="()"), observation("0.1", arguments="(2,)")]
+    tree = ast.parse(write_test_file(tested))
+    names = [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    assert names == [generated_name(each) for each in tested]
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported == {"pkg.mod"}
+    texts = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
+    assert texts[1:] == ["assert func(key='x') is None", "assert func(2, key='x') == pytest.approx(0.1)"]
+    assert [is_comparable(observation(value)) for value in ("0.1", "[0.1]", "[1]")] == [True, False, True]
+
+
+def test_few_tests_of_recorded_inputs_are_chosen() -> None:
+    trial = Trial(
+        make_row(),
+        "t.py",
+        [observation("1", arguments=f"({number},)", nearby=number > 2) for number in range(5)],
+    )
+    zero, one, two, near, other = trial.tests
+    assert choose_tests(trial, [{near, other}, {near}], set(), 9) == [near]
+    assert choose_tests(trial, [{near, other}, {near}], {other}, 9) == [other, near]
+    assert choose_tests(trial, [{near, one}, {near}, set()], {near}, 9) == [one, near]
+    assert choose_tests(trial, [{zero, one, two}], set(), 2) == [zero, one]
+    assert choose_tests(trial, [set()], set(), 9) == []
+
+
+def test_changed_functions_include_their_decorators() -> None:
+    before = {
+        "m.py": FileState(0o100644, b"A = 1\n\n\n@deco\ndef f():\n    return 1\n\n\ndef g():\n    return 2\n")
+    }
+    after = {
+        "m.py": FileState(0o100644, before["m.py"].data.replace(b"return 1", b"return 3")),
+        "n.py": FileState(0o100644, b"def (:"),
+        "same.py": FileState(0o100644, b""),
+    }
+    assert changed_functions({**before, "same.py": after["same.py"]}, after) == {"m.py": [(4, 6)], "n.py": []}
