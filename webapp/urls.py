@@ -128,6 +128,7 @@ urlpatterns = [
     path("datasets/<segment:name>/left-out/", imports.dataset_left_out, name="dataset-left-out"),
     path("datasets/<segment:name>/health/", datasets.dataset_health, name="dataset-health"),
     path("datasets/<segment:name>/validate/", datasets.dataset_validate, name="dataset-validate"),
+    path("datasets/<segment:name>/harden/", datasets.dataset_harden, name="dataset-harden"),
     path("datasets/<segment:name>/tasks/<segment:key>/", datasets.task_detail, name="task-detail"),
     path(
         "datasets/<segment:name>/tasks/<segment:key>/quarantine/",

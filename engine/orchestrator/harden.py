@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
+from functools import partial
 
 from engine.config.run import HardenRun
 from engine.grading.hardening.dataset import harden_dataset
@@ -32,7 +33,7 @@ async def harden(config: HardenRun, run: RunContext) -> RunResult:
             home=run.home,
             backend=backend,
             sandbox=config.sandbox,
-            progress=run.progress,
+            progress=partial(run.progress, is_whole=True),
             alternatives=await asyncio.to_thread(_passed_patches, config, run),
             run_id=run.run_id,
             seed=config.seed,

@@ -102,15 +102,22 @@ class _Work:
     store: ResultStore
     alternatives: Mapping[str, Sequence[str]]
 
+    def kept(self, row: TaskRow) -> Hardening | None:
+        """Return the result of an earlier run; None if there is none."""
+        return self.store.get(self._key(row))
+
+    def _key(self, row: TaskRow) -> str:
+        content = repr((row_content(row), *self._patches(row)))
+        return hashlib.sha256(content.encode()).hexdigest()[:32]
+
+    def _patches(self, row: TaskRow) -> Sequence[str]:
+        return self.alternatives.get(row.task.instance_id, ())
+
     async def result(self, row: TaskRow) -> Hardening:
-        """Return the kept or new result of a task."""
-        patches = self.alternatives.get(row.task.instance_id, ())
-        key = hashlib.sha256(repr((row_content(row), *patches)).encode()).hexdigest()[:32]
-        if (kept := self.store.get(key)) is not None:
-            return kept
+        """Harden a task and keep the result."""
         started = time.monotonic()
         try:
-            result = await self.hardener.harden(row, patches)
+            result = await self.hardener.harden(row, self._patches(row))
         except HostError:
             raise
         except SandboxError as error:
@@ -120,7 +127,7 @@ class _Work:
             result = Hardening(reason="error", detail=describe_error(error)[:500])
         result = result.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
         if result.reason not in _NOT_KEPT:
-            self.store.keep(key, result)
+            self.store.keep(self._key(row), result)
         return result
 
 
@@ -186,19 +193,25 @@ async def harden_dataset(
 
 async def _results(work: _Work, rows: Sequence[TaskRow], workers: int, progress: Progress) -> list[Hardening]:
     """Harden all rows, at most ``workers`` at once; if one raises, cancel the others."""
-    permits, results = asyncio.Semaphore(workers), dict[int, Hardening]()
+    permits = asyncio.Semaphore(workers)
+    known = {number: work.kept(row) for number, row in enumerate(rows)}
+    results = {number: kept for number, kept in known.items() if kept is not None}
+
+    def report() -> None:
+        hardened = sum(not result.reason for result in results.values())
+        progress(f"{hardened} tasks hardened so far", len(results), len(rows))
 
     async def handle(number: int, row: TaskRow) -> None:
         async with permits:
             results[number] = await work.result(row)
-        hardened = sum(not result.reason for result in results.values())
-        progress(f"{hardened} tasks hardened so far", len(results), len(rows))
+        report()
 
-    progress("hardening the first tasks", 0, len(rows))
+    report()
     try:
         async with asyncio.TaskGroup() as group:
             for number, row in enumerate(rows):
-                group.create_task(handle(number, row))
+                if number not in results:
+                    group.create_task(handle(number, row))
     except ExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [results[number] for number in range(len(rows))]

@@ -129,6 +129,16 @@ def test_the_page_of_a_task_shows_how_its_statement_was_made(role: Role) -> None
     assert "x" * 2000 not in page
 
 
+def test_page_shows_the_funnel_of_a_hardening_with_unchanged_tasks(home: Path) -> None:
+    stages = [{"stage": "weak", "commits": 1, "lost": {"strong": 3}}]
+    examples = {"strong": [{"task": "pkg__mod-" + "1" * 20, "detail": "<b>"}]}
+    page = funnel_page(funnel=stages, examples=examples, hardened_from="soft", original={"secret": "x"})
+    assert "Hardening of soft" in page
+    assert '<span class="loss-number">3</span> tests reject every wrong patch' in page
+    assert f"<code>pkg__mod-{'1' * 20}</code>" in page
+    assert "secret" not in page
+
+
 @pytest.mark.parametrize(
     "provenance",
     [

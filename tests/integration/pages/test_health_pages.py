@@ -279,6 +279,27 @@ def test_api_returns_the_health_and_performs_the_actions_of_the_page(rows: list[
     assert send(operator, "/datasets/d/validate", {"rows": "nonsense"}).status_code == 422
 
 
+def test_operators_harden_a_dataset_from_its_health_page(rows: list[TaskRow]) -> None:
+    operator = signed_in(Role.OPERATOR)
+    assert "Start hardening" in operator.get("/datasets/d/health/").content.decode()
+    form = {"output": "d-hard", "wrong_patches": "8", "alternatives_of": "7, 8", "backend": "docker"}
+    answer = operator.post("/datasets/d/harden/", form)
+    run = Run.objects.get(kind="curate")
+    assert answer.headers["location"] == f"/runs/{run.pk}/"
+    assert (run.config["source"], run.config["sandbox"]["backend"]) == ("hardening", "docker")
+    curation = {"dataset": "d", "output": "d-hard", "wrong_patches": 8, "alternatives_of": ["7", "8"]}
+    assert run.config["curation"] | curation == run.config["curation"]
+    summary = {"tasks": 7, "hardened": 3, "tests_added": 5}
+    Run.objects.filter(pk=run.pk).update(state="succeeded", summary=summary)
+    results = operator.get(f"/runs/{run.pk}/").content.decode()
+    assert "a weak task is hardened by tests" in results
+    assert "Candidate faults" not in results
+    page = operator.post("/datasets/d/harden/", {"output": "d"}, follow=True).content.decode()
+    assert "No hardening was started" in page
+    assert "must differ from the dataset" in page
+    assert Run.objects.filter(kind="curate").count() == 1
+
+
 def test_nul_characters_are_removed_or_refused(rows: list[TaskRow]) -> None:
     operator = signed_in(Role.OPERATOR)
     task = f"/datasets/d/tasks/{rows[0].task.id}"

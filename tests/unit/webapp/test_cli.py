@@ -35,7 +35,7 @@ COMMANDS = {
         "what-if", "export", "regrade", "flips",
     )),
     *(f"dataset {name}" for name in (
-        "import", "export", "sync", "validate", "curate", "quarantine", "difficulty",
+        "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty",
     )),
     *(f"trajectories {name}" for name in ("import", "export", "count")),
     *(f"evaluation {name}" for name in ("report", "compare", "predictions", "submission")),

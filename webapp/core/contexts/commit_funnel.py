@@ -1,4 +1,4 @@
-"""Funnel from commits to tasks, of a run or a dataset: stages, and examples of the commits lost at each."""
+"""Funnel from commits to tasks or of a hardening: stages, and examples of what was lost at each."""
 
 from __future__ import annotations
 
@@ -26,15 +26,22 @@ _WORDS = {
     "written_pass_before": "written tests already pass before the change",
     "written_fail_after": "written tests fail after the change", "fails_after": "tests fail after the change",
     "unclear": "the judge found behaviour that the statement does not specify", "not_wanted": "enough tasks",
+    "strong": "tests reject every wrong patch", "other_runner": "tests of another runner",
+    "no_solution": "no solution", "gold_fails": "solution fails", "no_wrong_patches": "no wrong patches",
+    "nothing_recorded": "no call with literal arguments", "not_repeatable": "results vary or are no literals",
+    "gold": "solution fails the new tests", "alternatives": "an honest alternative fails the new tests",
+    "not_caught": "no new test fails a wrong patch", "not_confirmed": "solution fails the changed task",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A commit that became no task."""
+    """A commit that became no task, or a task that stays as it is."""
 
     repository: str
+    """Repository of a commit; empty for a task."""
     commit: str
+    """Start of a commit's hash, or a task's instance id."""
     detail: str
 
     @property
@@ -78,6 +85,8 @@ class FunnelTable:
     """Images and environments per task, bytes; None as above."""
     skipped: tuple[tuple[str, str], ...]
     """Repositories that could not be used, with the reasons."""
+    hardened_from: str
+    """Dataset whose tasks were hardened; empty if the tasks were made of commits."""
 
 
 def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
@@ -108,6 +117,7 @@ def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
             seconds=_each(record.get("trial_seconds"), tasks),
             disk_bytes=_each(record.get("disk_bytes"), tasks),
             skipped=tuple((str(spec), str(reason)) for spec, reason in skipped.items()),
+            hardened_from=str(record.get("hardened_from", "")),
         )
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
@@ -119,7 +129,9 @@ def _each(amount: object, number: int) -> float | None:
 
 def _loss(reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
     shown = tuple(
-        Example(str(example["repository"]), str(example["commit"])[:12], str(example["detail"]))
+        Example("", str(example["task"]), str(example["detail"]))
+        if "task" in example
+        else Example(str(example["repository"]), str(example["commit"])[:12], str(example["detail"]))
         for example in examples.get(reason, ())
     )
     return Loss(str(reason), _WORDS.get(reason, reason), int(number), shown)

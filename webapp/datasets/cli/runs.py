@@ -1,4 +1,4 @@
-"""Commands about datasets that are runs: ``dataset validate|curate``. They require running services."""
+"""Commands about datasets that are runs: ``dataset validate|curate|harden``. They need running services."""
 
 from __future__ import annotations
 
@@ -110,6 +110,35 @@ def curate(
         overrides |= {"curation.sources": source, "curation.extra_tasks": []}
     run = runs.create(recipe=recipe, overrides=overrides | parse_settings(settings or ()))
     runs.start(run=run)
+    _watch_dataset(run, no_wait=no_wait, as_json=as_json)
+
+
+@app.command()
+def harden(
+    name: Annotated[str, typer.Argument(help="Name of the dataset.")],
+    output: Annotated[str, typer.Option(help="Name of the dataset to make.")],
+    alternatives_of: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="RUN",
+            help="No additional test may fail a passed patch of this run, by the name of its folder; "
+            "may be repeated.",
+        ),
+    ] = None,
+    settings: Settings = None,
+    no_wait: NoWait = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a new version of a dataset, with additional tests for tasks whose tests let wrong patches pass."""
+    overrides = parse_settings(settings or ())
+    if alternatives_of:
+        overrides["curation.alternatives_of"] = alternatives_of
+    run = dataset_runs.launch_hardening(name=name, output=output, overrides=overrides)
+    _watch_dataset(run, no_wait=no_wait, as_json=as_json)
+
+
+def _watch_dataset(run: Run, *, no_wait: bool, as_json: bool) -> None:
+    """Print a queued run; unless ``no_wait``, follow it and print the dataset that it makes."""
     if not as_json:
         print(describe(run))
     if no_wait:

@@ -111,9 +111,9 @@ def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str,
     return tuple(rows)
 
 
-_FUNNEL = frozenset({"funnel", "examples", "skipped", "tasks", "trial_seconds", "disk_bytes"})
-"""Parts of the provenance that have a section of their own."""
-_MADE = ("statement", "tests")
+_FUNNEL = frozenset({"funnel", "examples", "skipped", "tasks", "trial_seconds", "disk_bytes", "original"})
+"""Parts of the provenance that have a section of their own, or are shown by another dataset."""
+_MADE = ("statement", "tests", "hardening")
 """Parts of an answer's metadata that its page shows."""
 HEALTHS = (
     (reads.QUARANTINED, "in quarantine"),

@@ -96,6 +96,35 @@ def dataset_validate(request: HttpRequest, person: Person, name: str) -> HttpRes
 
 @operator
 @require_POST
+def dataset_harden(request: HttpRequest, person: Person, name: str) -> HttpResponseRedirect:
+    """Start a hardening and redirect to its run."""
+    posted = posted_of(request)
+    runs = posted.get("alternatives_of", "").replace(",", " ").split()
+    settings = {
+        setting: value
+        for value, setting in (
+            (posted.get("backend"), "sandbox.backend"),
+            (posted.get("wrong_patches"), "curation.wrong_patches"),
+            (posted.get("max_tests"), "curation.max_tests"),
+            (runs, "curation.alternatives_of"),
+        )
+        if value
+    }
+    try:
+        run = dataset_runs.launch_hardening(
+            name=dataset_or_404(name).name,
+            output=posted.get("output", ""),
+            overrides=settings,
+            actor=person.user,
+        )
+    except (ConfigError, DatasetError) as error:
+        messages.error(request, f"No hardening was started: {error}")
+        return redirect("dataset-health", name)
+    return redirect("run-detail", run.pk)
+
+
+@operator
+@require_POST
 def task_quarantine(request: HttpRequest, person: Person, name: str, key: str) -> HttpResponseRedirect:
     """Quarantine a task or release it."""
     posted = posted_of(request)

@@ -1,4 +1,4 @@
-"""Launch of the runs that import and validate datasets, for pages, API and commands."""
+"""Launch of the runs that import, validate and harden datasets, for pages, API and commands."""
 
 from __future__ import annotations
 
@@ -79,5 +79,28 @@ def launch_validation(
     if rows is not None:
         settings["validation.rows"] = rows
     run = runs.create(recipe="validate-dataset", overrides=settings | dict(overrides or {}), actor=actor)
+    runs.start(run=run, actor=actor)
+    return run
+
+
+@transaction.atomic
+def launch_hardening(
+    *, name: str, output: str, overrides: Mapping[str, Any] | None = None, actor: User | None = None
+) -> Run:
+    """Create and queue a run that makes a new version of a dataset, with additional tests for weak tasks.
+
+    Args:
+        name: the dataset.
+        output: the dataset to make.
+        overrides: further settings by dotted name, e.g. ``curation.alternatives_of``.
+        actor: the requesting user.
+
+    Raises:
+        ConfigError: an invalid setting.
+        DatasetError: the dataset does not exist.
+    """
+    datasets.sync(name=name, actor=actor)
+    chosen = {"name": f"harden {name}"[:200], "curation.dataset": name, "curation.output": output}
+    run = runs.create(recipe="hardened-dataset", overrides=chosen | dict(overrides or {}), actor=actor)
     runs.start(run=run, actor=actor)
     return run

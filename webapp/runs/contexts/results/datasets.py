@@ -94,6 +94,29 @@ def commit_curation(run: Run) -> RunResults:
     )
 
 
+def hardening(run: Run, made: Dataset | None) -> RunResults:
+    """Return hardened and unchanged tasks, and the wrong patches that the old and the new tests reject."""
+    summary = run.summary
+    tasks, hardened = count_of(summary, "tasks"), count_of(summary, "hardened")
+    labels = {
+        "tests_added": "Additional tests", "wrong_patches": "Wrong patches",
+        "rejected_before": "Rejected before", "rejected_after": "Rejected after",
+    }  # fmt: skip
+    figures = [(label, count_of(summary, name)) for name, label in labels.items()]
+    return RunResults(
+        title="Tasks",
+        about="a weak task is hardened by tests that its solution passes and a wrong patch fails",
+        figures=tuple(Figure(label=label, value=number) for label, number in figures if number is not None),
+        parts=(
+            Part(label="hardened", css="passed", amount=hardened),
+            Part(label="unchanged", css="zero", amount=tasks - hardened),
+        )
+        if tasks is not None and hardened is not None
+        else (),
+        links=_dataset_links(made),
+    )
+
+
 def importation(run: Run, made: Dataset | None) -> RunResults:
     """Return the rows of the source by fate, with reasons for those that are not in the dataset."""
     summary = run.summary

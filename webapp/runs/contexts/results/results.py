@@ -30,6 +30,8 @@ def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) ->
     match run.kind:
         case RunKind.CURATE if run.config.get("source") == "commits":
             return datasets.commit_curation(run)
+        case RunKind.CURATE if run.config.get("source") == "hardening":
+            return datasets.hardening(run, made)
         case RunKind.CURATE:
             return datasets.curation(run, made)
         case RunKind.IMPORT:
