@@ -125,7 +125,7 @@ def decide(
 def reconcile() -> None:
     """Reconcile every run that has not ended; a failure for one run does not affect the others."""
     waiting = [state.value for state in states.TIMEOUTS]
-    for run in Run.objects.filter(state__in=waiting).defer("config", "summary").order_by("pk"):
+    for run in Run.objects.filter(state__in=waiting).defer("config", "summary", "funnel").order_by("pk"):
         try:
             _reconcile_run(run)
         except (TrainyardError, OSError) as error:

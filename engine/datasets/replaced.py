@@ -30,6 +30,11 @@ class RowIdentity:
     tree: str
     """Hash of image, workdir, commit and setup patch: equal for rows whose agents start with equal files."""
 
+    @property
+    def start(self) -> tuple[str, str]:
+        """Return what rows share whose patches fit each other: instance id and tree."""
+        return self.instance_id, self.tree
+
     @classmethod
     def of(cls, row: TaskRow) -> RowIdentity:
         """Return the identity of a row."""

@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import chain, zip_longest
+from pathlib import PurePosixPath
 
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, trees_differ
+from engine.datasets.paths import is_configuration, is_test_path
 from engine.patches.apply import apply_patch
 from engine.patches.diff import diff_trees
 from engine.patches.trees import FileState, Tree
@@ -22,6 +24,9 @@ from engine.python_syntax import drop_docstrings, parse_python
 PART, FAULT, ROLLOUT = "part", "fault", "rollout"
 """Kinds of wrong patches: a part of the solution, the solution with a fault, a failed rollout's patch."""
 _MAX_FUNCTION_LINES = 200
+_DOCUMENTS = (".md", ".rst", ".txt", ".adoc")
+_NOTES = ("changes", "changelog", "news", "authors", "license", "licence")
+"""Endings and beginnings of names of files without code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,7 @@ def wrong_patches(before: Tree, solution: str, *, limit: int, seed: str) -> list
     """Return at most ``limit`` different wrong patches, the same for the same arguments.
 
     Parts and faults alternate; faults on changed lines come first. Code that is no Python has only parts.
+    Changes of tests, documents and configuration are part of each patch: graders ignore or never read them.
 
     Args:
         before: the task's versions of the files that the solution changes.
@@ -65,9 +71,12 @@ def wrong_patches(before: Tree, solution: str, *, limit: int, seed: str) -> list
     """
     changes = apply_patch(before, solution)
     after = {path: state for path, state in before.items() if path not in changes.deleted} | changes.files
-    pieces = [piece for path in changes.paths for piece in _pieces(before.get(path), after.get(path), path)]
+    code = [path for path in changes.paths if _is_code(path)]
+    pieces = [piece for path in code for piece in _pieces(before.get(path), after.get(path), path)]
+    unsolved = {path: before[path] for path in code if path in before}
+    unsolved |= {path: state for path, state in after.items() if path not in code}
     candidates = zip_longest(
-        _parts(before, after, pieces), _faulty(before, after, pieces, random.Random(seed))
+        _parts(unsolved, after, pieces), _faulty(before, after, pieces, random.Random(seed))
     )
     patches: dict[str, WrongPatch] = {}
     for kind, detail, tree in filter(None, chain.from_iterable(candidates)):
@@ -77,6 +86,12 @@ def wrong_patches(before: Tree, solution: str, *, limit: int, seed: str) -> list
         if patch:
             patches.setdefault(patch, WrongPatch(kind, detail, patch))
     return list(patches.values())
+
+
+def _is_code(path: str) -> bool:
+    name = PurePosixPath(path.lower()).name
+    is_document = name.endswith(_DOCUMENTS) or name.startswith(_NOTES)
+    return not (is_document or is_test_path(path) or is_configuration(path))
 
 
 def _pieces(before: FileState | None, after: FileState | None, path: str) -> Iterator[_Piece]:
@@ -98,12 +113,11 @@ def _lines(state: FileState | None) -> list[str] | None:
 
 def _parts(before: Tree, after: Tree, pieces: Sequence[_Piece]) -> Iterator[tuple[str, str, Tree]]:
     """Yield the solution without one of its pieces, each piece alone, and halves of a single one."""
-    without = [[piece for piece in pieces if piece is not left] for left in pieces]
     if len(pieces) == 1:
         yield from _halves(before, after, pieces[0])
         return
-    for left, kept in zip(pieces, without, strict=True):
-        tree = _with(before, after, kept)
+    for left in pieces:
+        tree = _with(before, after, [piece for piece in pieces if piece is not left])
         if tree is not None:
             yield PART, f"the solution without {left}", tree
     if len(pieces) > 2:
@@ -130,11 +144,13 @@ def _with(before: Tree, after: Tree, pieces: Sequence[_Piece]) -> Tree | None:
     for piece in pieces:
         of_path[piece.path].append(piece)
     for path, chosen in of_path.items():
-        old, new = _lines(before.get(path)) or [], _lines(after.get(path)) or []
+        if path not in after:
+            del tree[path]
+            continue
+        old, new = _lines(before.get(path)) or [], _lines(after[path]) or []
         for piece in reversed(chosen):
             old[piece.old] = new[piece.new]
-        state = after.get(path) or before[path]
-        tree[path] = state._replace(data="\n".join(old).encode())
+        tree[path] = after[path]._replace(data="\n".join(old).encode())
     return tree if _is_other_code(tree, after) else None
 
 
@@ -166,11 +182,9 @@ def _faulty(
         if path not in after:
             continue
         lines = {line for piece in pieces if piece.path == path for line in _touched_lines(piece)}
-        for fault in enumerate_faults(after[path].data.decode(), max_function_lines=_MAX_FUNCTION_LINES):
-            if fault.line in lines:
-                near.append((path, fault))
-            elif lines.intersection(range(fault.function_first_line, fault.function_last_line + 1)):
-                beside.append((path, fault))
+        source = after[path].data.decode()
+        for fault in enumerate_faults(source, max_function_lines=_MAX_FUNCTION_LINES, lines=lines):
+            (near if fault.line in lines else beside).append((path, fault))
     for path, fault in chain(_spread(near, draw), _spread(beside, draw)):
         data = apply_fault(after[path].data.decode(), fault).encode()
         if path in before and before[path].data == data:

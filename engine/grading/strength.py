@@ -23,6 +23,7 @@ _LIFETIME_S = 300.0
 _TIMES_SOLUTION, _MIN_S = 5.0, 20.0
 """Time limit of a wrong patch's tests: so many times the solution's grading, at least so many seconds."""
 _DETAIL_CHARS = 300
+_DECIDED = frozenset({Verdict.PASSED, Verdict.FAILED, Verdict.TEST_TIMEOUT})
 
 
 async def choose_wrong_patches(
@@ -85,12 +86,15 @@ def _distinct(patches: Iterable[str], *, besides: str) -> list[str]:
 async def measure_strength(
     row: TaskRow,
     patches: Sequence[WrongPatch],
-    grade: Callable[[TaskRow, str], Awaitable[Grade]],
+    grade: Callable[[TaskRow, WrongPatch], Awaitable[Grade]],
     *,
     solution_s: float,
     timeout_s: float,
 ) -> TestStrength:
-    """Grade wrong patches; those lost to infrastructure do not count, and a time-out rejects its patch.
+    """Grade wrong patches; a time-out rejects its patch.
+
+    Only patches that the tests decide about count: not those that do not apply or tamper with the tests, nor
+    gradings lost to infrastructure.
 
     Args:
         row: the task.
@@ -103,8 +107,8 @@ async def measure_strength(
     found: defaultdict[str, list[bool]] = defaultdict(list)
     passed: list[str] = []
     for wrong in patches:
-        result = await grade(timed, wrong.patch)
-        if result.verdict is Verdict.INFRA_ERROR:
+        result = await grade(timed, wrong)
+        if result.verdict not in _DECIDED:
             continue
         found[wrong.kind].append(result.verdict is not Verdict.PASSED)
         if result.verdict is Verdict.PASSED:

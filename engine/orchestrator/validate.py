@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -37,10 +37,10 @@ from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
 from engine.orchestrator.tasks.row_check import RowCheck, RowFinding
-from engine.orchestrator.verification.stored_trajectories import open_sources
+from engine.orchestrator.verification.stored_trajectories import open_sources, patches_with
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.registries import check_registries
-from engine.types import GradeRule, TaskRow
+from engine.types import GradeRule, TaskRow, Verdict
 
 _REPORT_EVERY_S = 0.5
 _REASON_CHARS = 2000
@@ -105,7 +105,7 @@ class Validation:
             backend=backend,
             references=self._references,
             run_id=self._run.run_id,
-            failed=await asyncio.to_thread(_failed_patches, self._config, self._run),
+            failed=await self._run.interruptible(asyncio.to_thread(_failed_patches, self._config, self._run)),
         )
         active: set[asyncio.Task[RowFinding]] = set()
         self._report(force=True)
@@ -234,21 +234,15 @@ class Validation:
         }
 
 
-def _failed_patches(config: ValidateRun, run: RunContext) -> dict[str, list[str]]:
-    """Return instance id → patches of the failed rollouts of the configured runs; a bounded number of each.
+def _failed_patches(config: ValidateRun, run: RunContext) -> dict[tuple[str, str], list[str]]:
+    """Return the patches of the failed rollouts of the configured runs, by ``RowIdentity.start``.
 
     Raises:
         ConfigError: a run does not exist or has no trajectories.
     """
-    patches: defaultdict[str, list[str]] = defaultdict(list)
-    names = config.validation.wrong_patches_of
-    for source in open_sources(run, names, setting="validation.wrong_patches_of"):
-        for trajectory in source.read(source.ids):
-            known, patch = patches[trajectory.instance_id], trajectory.transcript.patch
-            wanted = len(known) < config.validation.wrong_patches and patch not in known
-            if wanted and patch.strip() and not trajectory.resolved:
-                known.append(patch)
-    return patches
+    settings = config.validation
+    sources = open_sources(run, settings.wrong_patches_of, setting="validation.wrong_patches_of")
+    return patches_with(Verdict.FAILED, sources, limit=settings.wrong_patches)
 
 
 def _configured_rows(config: ValidateRun, home: Path) -> Sequence[TaskRow]:

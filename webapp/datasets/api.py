@@ -221,6 +221,15 @@ class ValidationIn(Schema):
     overrides: dict[str, Any] = Field(default_factory=dict)
 
 
+class HardeningIn(Schema):
+    """Settings of a hardening."""
+
+    output: str
+    """Name of the dataset to make."""
+    overrides: dict[str, Any] = Field(default_factory=dict)
+    """Further settings by dotted name, e.g. ``curation.alternatives_of``."""
+
+
 class ImportIn(Schema):
     """Settings of a dataset import."""
 
@@ -383,6 +392,15 @@ def validate_dataset(request: HttpRequest, name: str, body: ValidationIn) -> tup
         rows=body.rows,
         overrides=body.overrides,
         actor=caller(request),
+    )
+    return 201, run
+
+
+@router.post("/datasets/{name}/harden", auth=operator, response={201: RunOut})
+def harden_dataset(request: HttpRequest, name: str, body: HardeningIn) -> tuple[int, Run]:
+    """Queue a run that makes a new version of the dataset, with additional tests for weak tasks."""
+    run = dataset_runs.launch_hardening(
+        name=find(name).name, output=body.output, overrides=body.overrides, actor=caller(request)
     )
     return 201, run
 

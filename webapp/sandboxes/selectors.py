@@ -25,7 +25,7 @@ _HISTORY_POINTS = 450
 
 def pools(run_id: int | None = None) -> list[Pool]:
     """Return the pools of live runs, newest first, or the pool of one run in any state."""
-    rows = Pool.objects.select_related("run").defer("run__config", "run__summary")
+    rows = Pool.objects.select_related("run").defer("run__config", "run__summary", "run__funnel")
     rows = rows.filter(run__state__in=LIVE_STATES) if run_id is None else rows.filter(run_id=run_id)
     return list(rows.order_by("-run_id"))
 

@@ -9,7 +9,7 @@ function is valid Python with another syntax tree. To add a kind, write a rule i
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from engine.datasets.curation.fault_rules import FAMILIES, propose
@@ -73,22 +73,26 @@ def functions_of(tree: ast.AST) -> Iterator[Function]:
                 yield Function(name=prefix + child.name, node=child, first_line=child.lineno, last_line=last)
 
 
-def enumerate_faults(source: str, *, max_function_lines: int | None = None) -> list[Fault]:
+def enumerate_faults(
+    source: str, *, max_function_lines: int | None = None, lines: Collection[int] | None = None
+) -> list[Fault]:
     """Return every single-line fault of every function of a module, in order of appearance.
 
     Args:
         source: text of a module; one that does not parse has no faults.
         max_function_lines: skip functions with more lines (``def`` line to last line).
+        lines: skip functions without any of these lines, counted from 1; None skips none.
     """
     tree = _parse(source)
     if tree is None or "\r" in source.replace("\r\n", "\n"):
         return []
-    lines = source.encode().split(b"\n")
+    texts = source.encode().split(b"\n")
     faults: list[Fault] = []
     for function in functions_of(tree):
-        length = function.last_line - function.first_line + 1
-        if max_function_lines is None or length <= max_function_lines:
-            faults.extend(_function_faults(function, lines))
+        own = range(function.first_line, function.last_line + 1)
+        is_wanted = lines is None or any(line in own for line in lines)
+        if is_wanted and (max_function_lines is None or len(own) <= max_function_lines):
+            faults.extend(_function_faults(function, texts))
     return faults
 
 

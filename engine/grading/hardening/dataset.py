@@ -179,6 +179,7 @@ async def harden_dataset(
         "seed": seed,
         "hardened_from": config.dataset,
         "original": dict(dataset.provenance),
+        "licences": dataset.provenance.get("licences", {}),
         "funnel": _funnel(lost, len(results)),
         "examples": _examples(dataset.rows, results),
         "tests_added": sum(len(result.tests) for result in results),

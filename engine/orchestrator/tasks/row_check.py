@@ -17,6 +17,8 @@ from typing import TypeVar
 
 from engine.config.run import ValidateRun
 from engine.datasets.health import HealthFinding, judge
+from engine.datasets.replaced import RowIdentity
+from engine.datasets.wrong_patches import ROLLOUT, WrongPatch
 from engine.errors import DatasetError, HostileInputError, PatchError, SandboxError
 from engine.events.health import MutantCoverage, RowStatus, TestStrength
 from engine.grading.counterfactual.base import ReferenceStore
@@ -53,7 +55,7 @@ class RowCheck:
         backend: the sandboxes in which tests run.
         references: store of the dataset.
         run_id: the run that owns the sandboxes.
-        failed: instance id → patches of failed rollouts, for the test strength.
+        failed: patches of failed rollouts, for the test strength, by ``RowIdentity.start`` of their tasks.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class RowCheck:
         backend: SandboxBackend,
         references: ReferenceStore,
         run_id: str,
-        failed: Mapping[str, Sequence[str]] | None = None,
+        failed: Mapping[tuple[str, str], Sequence[str]] | None = None,
     ) -> None:
         self._config = config
         self._backend = backend
@@ -151,7 +153,7 @@ class RowCheck:
             choose_wrong_patches,
             row,
             solution,
-            self._failed.get(row.task.instance_id, ()),
+            self._failed.get(RowIdentity.of(row).start, ()),
             limit=limit,
             backend=self._backend,
             sandbox=self._config.sandbox,
@@ -164,10 +166,14 @@ class RowCheck:
         return await measure_strength(
             row,
             patches,
-            lambda timed, patch: graded(self._patch_grading(timed, patch), self._waits),
+            self._grade_wrong,
             solution_s=max(grade.seconds for grade in gold),
             timeout_s=self._grader.timeout_s(row),
         )
+
+    async def _grade_wrong(self, row: TaskRow, wrong: WrongPatch) -> Grade:
+        trusted = wrong.kind != ROLLOUT  # an agent's patch may tamper with the tests
+        return await graded(partial(self._grader.grade, row, wrong.patch, trusted=trusted), self._waits)
 
     async def _gold_patch(self, row: TaskRow) -> str:
         return await gold_patch(

@@ -7,7 +7,8 @@ invalidates the records after it. A second pass assembles the trajectories.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import structlog
 
+from engine.datasets.replaced import RowIdentity
 from engine.datasets.store import load_dataset
 from engine.errors import ConfigError, DatasetError, Problem
 from engine.events.delivery.spool import SPOOL_NAME, SpoolLine, read_lines
@@ -191,6 +193,29 @@ def open_sources(
             raise ConfigError(Problem(f"run '{name}' has no graded trajectories in these phases", setting))
         sources.append(source)
     return sources
+
+
+def patches_with(
+    verdict: Verdict, sources: Iterable[StoredTrajectories], *, limit: int
+) -> dict[tuple[str, str], list[str]]:
+    """Return different patches of trajectories with a verdict, by ``RowIdentity.start`` of their tasks.
+
+    Args:
+        verdict: the verdict.
+        sources: runs; trajectories whose task is unknown are left out.
+        limit: maximum number of patches of a task.
+    """
+    patches: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
+    for source in sources:
+        for identity, line in source.terminal_records():
+            row = source.rows.get(identity.key.task_id)
+            event = json.loads(line.data)
+            if row is None or event["verdict"] != verdict or not event["patch"].strip():
+                continue
+            known = patches[RowIdentity.of(row).start]
+            if len(known) < limit and event["patch"] not in known:
+                known.append(event["patch"])
+    return patches
 
 
 def _terminal_records(spool: Path) -> tuple[dict[RolloutKey, tuple[int, int | None]], bool]:

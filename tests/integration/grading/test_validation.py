@@ -7,7 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,9 @@ from engine.config.sandbox import SandboxConfig
 from engine.config.validation import ValidatedDatasetConfig, ValidationConfig
 from engine.datasets.store import dataset_path, load_dataset, save_dataset, with_content_id
 from engine.errors import ConfigError, DatasetError, SandboxStartError
+from engine.events.delivery.spool import SpoolSink
 from engine.events.health import MutantCoverage, ProofRecord, RowStatus, ValidationRecord, append, read
+from engine.events.types import RunStarted
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator import execute, perform
 from engine.orchestrator.context import RunContext, RunResult
@@ -33,9 +35,8 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.testing.testrun import driver_command
 from engine.types import GradeRule, TaskRow
 from tests.builders.dataset_builders import new_file, patched
-from tests.builders.rollout_builders import make_row
 from tests.builders.sandbox_builders import CountingBackend
-from tests.builders.verifier_builders import TASKS, Source, roll_out
+from tests.builders.verifier_builders import roll_out
 from tests.integration import toy_yard
 from tests.integration.adversary.frame import under
 from tests.integration.toy_yard import events, open_context
@@ -340,21 +341,31 @@ def test_weaker_tests_reject_fewer_wrong_patches(home: Path, row: TaskRow) -> No
 
 
 def test_patches_of_failed_rollouts_are_wrong_patches(home: Path, row: TaskRow) -> None:
-    source = Source(home, "failed-rollouts")
-    instance_id = make_row(TASKS[0]).task.instance_id
+    strong = quick(row, "rolled")
+    other_tree = with_content_id(replace(strong, task=replace(strong.task, base_commit="2")))
+    save_dataset(home, "rolled", [strong], {})
+    save_dataset(home, "rolled-earlier", [other_tree], {})
+    run_dir = home / "runs" / "failed-rollouts"
+    run_dir.mkdir(parents=True)
+    sections = {"dataset": {"name": "rolled"}, "evaluation": {"dataset": "rolled-earlier"}}
+    (run_dir / "config.json").write_text(json.dumps({"seed": 0, **sections}))
     wrong = patched("value = 1\n")
-    rollouts = ((False, wrong), (False, wrong), (True, "other"), (False, ""))
-    with source.attempt() as sink:
-        for index, (passed, patch) in enumerate(rollouts):
-            roll_out(sink, TASKS[0], index, passed=passed, patch=patch)
-    save_dataset(home, "rolled", [quick(row, instance_id)], {})
-    settings = config("rolled", repeats=1, wrong_patches=2, wrong_patches_of=("failed-rollouts",))
+    with closing(SpoolSink(run_dir, epoch=1)) as sink:
+        sink.emit(RunStarted, host="h", pid=1)
+        for index, verdict in enumerate(("failed", "failed", "tampered", "passed", "test_timeout")):
+            patch = wrong if verdict == "failed" else f"{verdict}\n"
+            roll_out(sink, strong.task.id, index, passed=verdict == "passed", patch=patch, verdict=verdict)
+        roll_out(sink, strong.task.id, 5, passed=False, patch="does not apply\n")
+        roll_out(sink, strong.task.id, 6, passed=False, patch="")
+        roll_out(sink, other_tree.task.id, 0, passed=False, patch=patched("value = 2\n"))
+    settings = config("rolled", repeats=1, wrong_patches=4, wrong_patches_of=("failed-rollouts",))
     with open_context(home, "rolled", settings) as run:
         asyncio.run(perform(settings, run))
-    strength = by_name(home, "rolled")[instance_id].strength
+    strength = by_name(home, "rolled")["rolled"].strength
     assert strength is not None
-    assert {kind: counts.graded for kind, counts in strength.kinds.items()} == {"rollout": 1, "fault": 1}
-    assert strength.kinds["rollout"].rejected == 1
+    counts = {kind: (found.graded, found.rejected) for kind, found in strength.kinds.items()}
+    assert counts.pop("rollout") == (1, 1), "of seven: one that its tests rejected, and that applies"
+    assert sum(graded for graded, _ in counts.values()) == 2
     unknown = config("rolled", wrong_patches=2, wrong_patches_of=("nowhere",))
     with open_context(home, "rolled-u", unknown) as run, pytest.raises(ConfigError, match="nowhere"):
         asyncio.run(perform(unknown, run))

@@ -279,14 +279,21 @@ def test_api_returns_the_health_and_performs_the_actions_of_the_page(rows: list[
     assert send(operator, "/datasets/d/validate", {"rows": "nonsense"}).status_code == 422
 
 
-def test_operators_harden_a_dataset_from_its_health_page(rows: list[TaskRow]) -> None:
+def test_operators_harden_a_dataset_from_its_health_page(rows: list[TaskRow], tmp_path: Path) -> None:
     operator = signed_in(Role.OPERATOR)
     assert "Start hardening" in operator.get("/datasets/d/health/").content.decode()
     form = {"output": "d-hard", "wrong_patches": "8", "alternatives_of": "7, 8", "backend": "docker"}
+    page = operator.post("/datasets/d/harden/", form, follow=True).content.decode()
+    assert "there is no run &#x27;7&#x27; with trajectories" in page
+    assert 'value="d-hard"' in page, "what was typed is kept"
+    for name in ("7", "8"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
     answer = operator.post("/datasets/d/harden/", form)
     run = Run.objects.get(kind="curate")
     assert answer.headers["location"] == f"/runs/{run.pk}/"
     assert (run.config["source"], run.config["sandbox"]["backend"]) == ("hardening", "docker")
+    assert run.dataset is not None
+    assert run.dataset.name == "d"
     curation = {"dataset": "d", "output": "d-hard", "wrong_patches": 8, "alternatives_of": ["7", "8"]}
     assert run.config["curation"] | curation == run.config["curation"]
     summary = {"tasks": 7, "hardened": 3, "tests_added": 5}
@@ -296,8 +303,30 @@ def test_operators_harden_a_dataset_from_its_health_page(rows: list[TaskRow]) ->
     assert "Candidate faults" not in results
     page = operator.post("/datasets/d/harden/", {"output": "d"}, follow=True).content.decode()
     assert "No hardening was started" in page
-    assert "must differ from the dataset" in page
+    assert "there is a dataset &#x27;d&#x27; already" in page
     assert Run.objects.filter(kind="curate").count() == 1
+
+
+def test_commands_and_api_start_hardenings_and_measurements_of_test_strength(rows: list[TaskRow]) -> None:
+    started = json.loads(run_command("dataset", "harden", "d", "--output", "d-hard", "--no-wait", "--json"))
+    assert Run.objects.get(pk=started["id"]).config["curation"]["output"] == "d-hard"
+    run_command("dataset", "validate", "d", "--wrong-patches", "9", "--no-wait", "--json")
+    assert Run.objects.get(kind="validate").config["validation"]["wrong_patches"] == 9
+    tokens = {
+        role: accounts.create_token(user=make_user(f"{role}-api", role), name="t", scope=role)
+        for role in (Role.VIEWER, Role.OPERATOR)
+    }
+    body = {"output": "d-harder", "overrides": {"curation.max_tests": 3}}
+    answers = {
+        role: bearer(token).post(
+            "/api/v1/datasets/d/harden", json.dumps(body), content_type="application/json"
+        )
+        for role, token in tokens.items()
+    }
+    assert answers[Role.VIEWER].status_code == 403
+    assert answers[Role.OPERATOR].status_code == 201
+    run = Run.objects.get(pk=answers[Role.OPERATOR].json()["id"])
+    assert (run.config["curation"]["output"], run.config["curation"]["max_tests"]) == ("d-harder", 3)
 
 
 def test_nul_characters_are_removed_or_refused(rows: list[TaskRow]) -> None:

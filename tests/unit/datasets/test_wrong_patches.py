@@ -84,6 +84,18 @@ def test_new_deleted_and_foreign_files_have_parts() -> None:
     changes = [apply_patch(before, wrong.patch) for wrong in found]
     assert any("new.js" not in change.files for change in changes)
     assert any(change.paths == ["kept.js"] for change in changes)
+    assert {path for change in changes for path in change.deleted} == {"old.js"}
+    assert all("old.js" not in change.files for change in changes)
+
+
+def test_notes_tests_and_configuration_are_part_of_every_patch() -> None:
+    notes = {name: FileState(0o100644, b"old\n") for name in ("CHANGES.md", "tests/test_f.py", "setup.cfg")}
+    solved = {name: FileState(0o100644, b"new\n") for name in notes}
+    before, after = {**tree(numbers=BEFORE), **notes}, {**tree(numbers=AFTER), **solved}
+    found = wrong_patches(before, diff_trees(before, after), limit=100, seed="a")
+    assert all(apply_patch(before, wrong.patch).files.keys() >= notes.keys() for wrong in found)
+    assert all("numbers.py" in wrong.detail for wrong in found)
+    assert wrong_patches(notes, diff_trees(notes, solved), limit=9, seed="a") == []
 
 
 def test_the_task_itself_is_no_wrong_patch() -> None:

@@ -111,7 +111,9 @@ def flat_facts(data: Mapping[str, object], prefix: str = "") -> tuple[tuple[str,
     return tuple(rows)
 
 
-_FUNNEL = frozenset({"funnel", "examples", "skipped", "tasks", "trial_seconds", "disk_bytes", "original"})
+_FUNNEL = frozenset(
+    {"funnel", "examples", "skipped", "tasks", "trial_seconds", "disk_bytes", "original", "licences"}
+)
 """Parts of the provenance that have a section of their own, or are shown by another dataset."""
 _MADE = ("statement", "tests", "hardening")
 """Parts of an answer's metadata that its page shows."""
@@ -224,7 +226,11 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
     trajectories = search(TrajectoryFilters(task=task.key), before=None, size=25)
     dataset_url = reverse("dataset-detail", args=[task.dataset.name])
     validations = health_reads.validations_of(task)
-    measured = (found.strength for found in validations if found.content == task.content)
+    measured = (
+        found.strength
+        for found in validations
+        if found.strength and found.strength["kinds"] and task.content in ("", found.content)
+    )
     return TaskContext(
         section="datasets",
         crumbs=(
@@ -253,7 +259,7 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
         num_trajectories=trajectories.total,
         solve=difficulty.rates_of(task.dataset_id, [task.pk]).get(task.pk, SolveRate()),
         validations=tuple(validations),
-        strength=next(filter(None, measured), None),
+        strength=next(measured, None),
         decisions=tuple(health_reads.decisions_about(task)),
         can_operate=can_operate,
     )

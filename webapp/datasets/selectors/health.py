@@ -135,23 +135,27 @@ STRENGTH_BINS = 10
 
 def strength_counts(dataset: Dataset) -> StrengthCounts | None:
     """Return the test strength of active tasks; None if it was never measured."""
-    tasks = Task.objects.filter(dataset=dataset, active=True)
-    counts = [0] * STRENGTH_BINS
-    shares = [share for share in tasks.values_list("strength", flat=True) if share is not None]
-    if not shares:
-        return None
-    for share in shares:
-        counts[min(int(share * STRENGTH_BINS), STRENGTH_BINS - 1)] += 1
+    counts, total = [0] * STRENGTH_BINS, 0.0
     with connection.cursor() as cursor:
+        cursor.execute(_SHARES, [STRENGTH_BINS, STRENGTH_BINS - 1, dataset.pk])
+        for position, tasks, shares in cursor.fetchall():
+            counts[position], total = tasks, total + shares
+        if not any(counts):
+            return None
         cursor.execute(_KINDS, [dataset.pk])
         kinds = {kind: (int(rejected), int(graded)) for kind, rejected, graded in cursor.fetchall()}
-    return StrengthCounts(len(shares), tuple(counts), sum(shares) / len(shares), kinds)
+    return StrengthCounts(sum(counts), tuple(counts), total / sum(counts), kinds)
 
 
+_SHARES = (
+    "SELECT least(floor(strength * %s)::int, %s), count(*), sum(strength) FROM webapp_task"
+    " WHERE dataset_id = %s AND active AND strength IS NOT NULL GROUP BY 1"
+)
 _KINDS = (
     "SELECT k.key, sum((k.value->>'rejected')::int), sum((k.value->>'graded')::int) FROM ("
     "SELECT DISTINCT ON (t.id) v.strength FROM webapp_validation v JOIN webapp_task t ON t.id = v.task_id"
-    " WHERE t.dataset_id = %s AND t.active AND jsonb_path_exists(v.strength, '$.kinds.*')"
+    " WHERE t.dataset_id = %s AND t.active AND t.strength IS NOT NULL"
+    " AND jsonb_path_exists(v.strength, '$.kinds.*')"
     " AND (t.content = '' OR v.content = t.content) ORDER BY t.id, v.time DESC, v.id DESC"
     ") newest, jsonb_each(newest.strength->'kinds') k GROUP BY 1 ORDER BY 1"
 )
@@ -160,9 +164,7 @@ _KINDS = (
 def weakest_tasks(dataset: Dataset, limit: int = 10) -> list[Task]:
     """Return tasks whose tests let a wrong patch pass, the weakest first."""
     tasks = Task.objects.filter(dataset=dataset, active=True, strength__lt=1)
-    return list(
-        tasks.select_related("validation").defer("problem_statement").order_by("strength", "position")[:limit]
-    )
+    return list(tasks.only("key", "instance_id", "strength").order_by("strength", "position")[:limit])
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from engine.errors import DatasetError, HostError, PatchError, describe_error
 from engine.patches.apply import apply_patch, touched
 from engine.patches.diff import diff_trees
 from engine.patches.r2e_diffs import file_differences
+from engine.patches.structure import parse_patch
 from engine.patches.trees import FileState, Tree, is_plain
 from engine.reading import read_bounded
 from engine.types import GradeRule
@@ -37,6 +38,10 @@ def check_row(number: int, answer: Row) -> None:
     if not _commit(answer):
         problem = "R2E-Gym's rows are commits, and this task has none: export it in the format trainyard"
         raise DatasetError(problem, row=number, field="metadata.commit")
+    try:
+        parse_patch(str(answer.get("gold_patch", "")))
+    except PatchError as error:
+        raise DatasetError(str(error), row=number, field="gold_patch") from None
 
 
 def r2e_row(task: Row, answer: Row, home: Path) -> dict[str, Any]:
@@ -99,7 +104,7 @@ def _r2e_row(task: Row, answer: Row, home: Path) -> dict[str, Any]:
 
 
 def _commit(answer: Row) -> str:
-    return str(answer.get("metadata", {}).get("commit") or "")
+    return str((answer.get("metadata") or {}).get("commit") or "")
 
 
 def _test_name(test: str) -> str:
@@ -154,9 +159,11 @@ def _differences(task: Row, answer: Row, home: Path) -> list[dict[str, Any]]:
 def _image_root(task: Row, home: Path) -> Path | None:
     """Return the task's tree before the change; None if its image is not a folder on this machine."""
     kind, _, name = str(task.get("image", "")).partition(":")
-    root = home / "images" / name / "rootfs" / str(task.get("workdir", "")).lstrip("/")
-    is_safe = kind == "local" and name and not name.startswith(".") and "/" not in name
-    return root if is_safe and root.is_dir() and root.resolve().is_relative_to(home.resolve()) else None
+    if kind != "local" or not name or name.startswith(".") or "/" in name:
+        return None
+    image = home / "images" / name / "rootfs"
+    root = image / str(task.get("workdir", "")).lstrip("/")
+    return root if root.is_dir() and root.resolve().is_relative_to(image.resolve()) else None
 
 
 def _read_tree(root: Path, paths: tuple[str, ...]) -> Tree:

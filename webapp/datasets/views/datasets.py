@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+from urllib.parse import urlencode
+
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError, DatasetError
@@ -100,7 +104,7 @@ def dataset_harden(request: HttpRequest, person: Person, name: str) -> HttpRespo
     """Start a hardening and redirect to its run."""
     posted = posted_of(request)
     runs = posted.get("alternatives_of", "").replace(",", " ").split()
-    settings = {
+    settings: dict[str, Any] = {
         setting: value
         for value, setting in (
             (posted.get("backend"), "sandbox.backend"),
@@ -119,7 +123,9 @@ def dataset_harden(request: HttpRequest, person: Person, name: str) -> HttpRespo
         )
     except (ConfigError, DatasetError) as error:
         messages.error(request, f"No hardening was started: {error}")
-        return redirect("dataset-health", name)
+        chosen = {"recipe": "hardened-dataset", "curation.dataset": name, **settings}
+        chosen["curation.output"] = posted.get("output", "")
+        return redirect(f"{reverse('run-new')}?{urlencode(chosen, doseq=True)}")
     return redirect("run-detail", run.pk)
 
 

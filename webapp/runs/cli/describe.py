@@ -95,7 +95,7 @@ def describe_funnel(run: Run) -> list[str]:
         lines.append(f"{stage.name:14} {stage.commits:7}  {dropped}".rstrip())
     if funnel.seconds is not None and funnel.disk_bytes is not None:
         lines.append(
-            f"per task: {funnel.seconds / 60:.1f} min in trials, {funnel.disk_bytes / 1e6:.1f} MB of disk"
+            f"per task: {funnel.seconds / 60:.1f} min in trials, {funnel.disk_bytes / 2**20:.1f} MB of disk"
         )
     lines += [f"not used: {repository}: {reason}" for repository, reason in funnel.skipped]
     return [visible_line(line) for line in lines]

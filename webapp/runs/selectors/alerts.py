@@ -29,7 +29,7 @@ def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Ale
         place=Window(RowNumber(), partition_by=kind, order_by=[F("time").desc(), F("id").desc()]),
     ).filter(place=1)
     shown: list[Alert] = []
-    for alert in newest.select_related("run").defer("run__config").order_by("-time")[:limit]:
+    for alert in newest.select_related("run").defer("run__config", "run__funnel").order_by("-time")[:limit]:
         alert.num_alike = alert.alike
         shown.append(alert)
     _find_groups(shown)

@@ -159,7 +159,8 @@ def _continuation(run: Run) -> str:
         return "takes its place"  # earlier results are in the data folder
     finished = Trajectory.objects.filter(run=run, state=Trajectory.State.FINISHED)
     kept = finished.filter(reward__isnull=False).exists() and _keeps_rollouts(run)
-    kept = kept or any(model.objects.filter(run=run).exists() for model in (Validation, Score, ExaminedTest))
+    results: tuple[type[Model], ...] = (Validation, Score, ExaminedTest, Regrade)
+    kept = kept or any(model._default_manager.filter(run=run).exists() for model in results)
     return "keeps what it had finished" if kept else "starts over: it had saved nothing"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from engine.errors import DatasetError
+from webapp.datasets.models.datasets import Dataset
 from webapp.datasets.services import datasets
 from webapp.runs.models.runs import Run
 from webapp.runs.services import runs
@@ -97,9 +99,11 @@ def launch_hardening(
 
     Raises:
         ConfigError: an invalid setting.
-        DatasetError: the dataset does not exist.
+        DatasetError: the dataset does not exist, or the one to make does.
     """
     datasets.sync(name=name, actor=actor)
+    if Dataset.objects.filter(name=output).exists():
+        raise DatasetError(f"there is a dataset '{output}' already: name another one")
     chosen = {"name": f"harden {name}"[:200], "curation.dataset": name, "curation.output": output}
     run = runs.create(recipe="hardened-dataset", overrides=chosen | dict(overrides or {}), actor=actor)
     runs.start(run=run, actor=actor)

@@ -91,6 +91,8 @@ def dataset_name(config: Mapping[str, Any]) -> str | None:
     """Return the name of a configuration's dataset; None for kinds without one."""
     if config.get("kind") == RunKind.REGRADE:
         return config["regrade"]["dataset"] or None
+    if config.get("source") == "hardening":
+        return str(config["curation"]["dataset"])
     section = config.get("dataset")
     return section["name"] if isinstance(section, dict) else None
 
@@ -123,7 +125,8 @@ def _check_dataset(run: Run) -> None:
     if generates_tasks(run.config):
         return
     evaluated = run.config.get("evaluation", {}).get("dataset")
-    own = "regrade.dataset" if run.kind == RunKind.REGRADE else "dataset.name"
+    owns = {RunKind.REGRADE: "regrade.dataset", RunKind.CURATE: "curation.dataset"}
+    own = owns.get(RunKind(run.kind), "dataset.name")
     for name, setting in ((dataset_name(run.config), own), (evaluated, "evaluation.dataset")):
         if name is None or Dataset.objects.filter(name=name).exists():
             continue
@@ -139,21 +142,22 @@ _SOURCES = MappingProxyType(
         "verifier": ("runs", "tests"),
         "judgements": ("on_policy", "off_policy"),
         "regrade": ("runs",),
+        "curation": ("alternatives_of",),
     },
 )
 """Settings that name runs whose trajectories are read, by section."""
 
 
 def _check_sources(run: Run) -> None:
-    """Raise ConfigError if a verifier, judge or regrading names no source run, or one that cannot be read."""
+    """Raise ConfigError if a run names no source run where it needs one, or one that cannot be read."""
     folder = Path(settings.TRAINYARD_HOME) / "runs"
     for section, fields in _SOURCES.items():
         if section not in run.config:
             continue
         named = [(f"{section}.{field}", run.config[section].get(field, ())) for field in fields]
-        # A verifier must have runs to score; runs with tests are optional.
-        needed = named[:1] if section == "verifier" else named
-        if not any(names for _, names in needed):
+        # A verifier must have runs to score; runs with tests or with alternatives are optional.
+        needed = {"verifier": named[:1], "curation": []}.get(section, named)
+        if needed and not any(names for _, names in needed):
             raise ConfigError(Problem("no run is named: name finished runs", needed[0][0]))
         problems = [
             Problem(f"there is no run '{name}' with trajectories", setting)

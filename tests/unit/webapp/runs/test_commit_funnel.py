@@ -89,7 +89,7 @@ def test_page_api_and_terminal_show_the_funnel_of_a_live_run(operator: Client) -
     lines = describe_funnel(run)
     assert [line.split()[-1] for line in lines[:3]] == ["40", "28", "7"]
     assert lines[-1] == "not used: https://h.example/x: has no commits"
-    assert lines[-2] == "per task: 1.5 min in trials, 2.0 MB of disk"
+    assert lines[-2] == "per task: 1.5 min in trials, 1.9 MB of disk"
 
 
 def test_a_later_attempt_keeps_the_numbers_until_it_has_its_own(operator: Client) -> None:

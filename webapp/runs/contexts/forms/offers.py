@@ -37,7 +37,9 @@ from webapp.runs.selectors.checkpoints import KnownCheckpoint, known_checkpoints
 from webapp.runs.services.drafts import POLICY_SECTIONS, UNSET, Draft
 
 _MAX_OFFERED = 200
-_DATASETS = ("dataset.name", "evaluation.dataset", "trajectories.dataset", "regrade.dataset")
+_DATASETS = (
+    "dataset.name", "evaluation.dataset", "trajectories.dataset", "regrade.dataset", "curation.dataset",
+)  # fmt: skip
 """Settings with the name of a dataset."""
 _MODELS = tuple(f"{section}.model" for section in POLICY_SECTIONS)
 """Settings with the name of an endpoint's model."""
@@ -52,7 +54,7 @@ _SPLITS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """Settings with splits → settings with the name of their dataset; the first that is not empty counts."""
 _VERIFIED = (
     "trajectories.runs", "verifier.runs", "judgements.on_policy", "judgements.off_policy",
-    "regrade.runs",
+    "regrade.runs", "curation.alternatives_of",
 )  # fmt: skip
 """Settings with runs whose graded trajectories count."""
 

@@ -67,7 +67,7 @@ def curation(run: Run, made: Dataset | None) -> RunResults:
     )
 
 
-def commit_curation(run: Run) -> RunResults:
+def commit_curation(run: Run, made: Dataset | None) -> RunResults:
     """Return the funnel from commits to tasks, as last reported."""
     funnel = build_funnel(run.funnel)
     wanted = sum(int(run.config["curation"][name]) for name in ("train_tasks", "heldout_tasks"))
@@ -91,6 +91,7 @@ def commit_curation(run: Run) -> RunResults:
             ),
         ),
         funnel=funnel,
+        links=_dataset_links(made),
     )
 
 

@@ -29,7 +29,7 @@ def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) ->
         return rollouts.row_check(run)
     match run.kind:
         case RunKind.CURATE if run.config.get("source") == "commits":
-            return datasets.commit_curation(run)
+            return datasets.commit_curation(run, made)
         case RunKind.CURATE if run.config.get("source") == "hardening":
             return datasets.hardening(run, made)
         case RunKind.CURATE:
