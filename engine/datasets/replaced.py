@@ -19,6 +19,7 @@ from typing import Any
 from engine.types import TaskRow
 
 FILE = "replaced.jsonl"
+_MALFORMED = (ValueError, TypeError, KeyError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,10 @@ class RowIdentity:
     def start(self) -> tuple[str, str]:
         """Return what rows share whose patches fit each other: instance id and tree."""
         return self.instance_id, self.tree
+
+    def __post_init__(self) -> None:
+        if not all(type(text) is str for text in (self.id, self.instance_id, self.tree)):
+            raise TypeError("the identity of a row consists of texts")
 
     @classmethod
     def of(cls, row: TaskRow) -> RowIdentity:
@@ -64,7 +69,7 @@ def read(folder: Path) -> dict[str, RowIdentity]:
     """Return the replaced rows of a dataset folder by id; malformed lines are left out."""
     rows = {}
     for line in _lines(folder / FILE):
-        with suppress(ValueError, TypeError):
+        with suppress(*_MALFORMED):
             row = RowIdentity(**json.loads(line))
             rows[row.id] = row
     return rows
@@ -72,7 +77,7 @@ def read(folder: Path) -> dict[str, RowIdentity]:
 
 def _rows(folder: Path) -> Iterator[RowIdentity]:
     for task, answer in zip(_lines(folder / "tasks.jsonl"), _lines(folder / "answers.jsonl"), strict=False):
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(*_MALFORMED):
             fields = {"workdir": "/testbed", **json.loads(task)}
             yield _identity(fields, json.loads(answer).get("setup_patch", ""))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -41,7 +42,14 @@ def test_tree_depends_on_what_agents_start_with() -> None:
 def test_damaged_rows_do_not_keep_a_dataset_from_being_replaced(tmp_path: Path) -> None:
     save_dataset(tmp_path, "d", [make_row()], {})
     folder = dataset_path(tmp_path, "d")
-    (folder / "tasks.jsonl").write_bytes(b'{"id": [], "image": 1}\n\xff{\n')
-    (folder / replaced.FILE).write_text('{"id": "x"}\n[]\n')
+    tasks = (folder / "tasks.jsonl").read_bytes()
+    unhashable = json.dumps({**json.loads(tasks), "id": []}).encode()
+    deep = b"[" * 100_000
+    (folder / "tasks.jsonl").write_bytes(
+        b"\n".join([b'{"id": [], "image": 1}', b"\xff{", unhashable, deep, tasks])
+    )
+    (folder / "answers.jsonl").write_bytes(b"{}\n{}\n{}\n{}\n[]\n")
+    damaged = ['{"id": "x"}', "[]", '{"id": "x", "instance_id": [], "tree": ""}', "[" * 100_000]
+    (folder / replaced.FILE).write_text("\n".join(damaged))
     save_dataset(tmp_path, "d", [make_row("b" * 16)], {})
     assert replaced.read(dataset_path(tmp_path, "d")) == {}
