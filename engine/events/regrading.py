@@ -24,7 +24,7 @@ class Obstacle(StrEnum):
     OTHER_TREE = "other_tree"
     """The row with its task's instance id starts from other files, so that the patch does not fit."""
     NO_PATCH = "no_patch"
-    """Its patch was not recorded, or could not be made."""
+    """The agent's changes could not be made into a patch."""
     ENVIRONMENT = "environment"
     """Its environment decided whether the goal was reached."""
     OWN_SANDBOX = "own_sandbox"

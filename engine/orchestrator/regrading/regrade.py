@@ -266,7 +266,8 @@ class Regrading:
         if summary["regraded"]:
             return RunResult(state="succeeded", summary=summary)
         reasons = [record.detail for _, record in lost] or [r.detail for r in self._plan.refused.values()]
-        reason = f"no trajectory could be graded again: {reasons[0]}"
+        first = reasons[0] if reasons else "the runs have no trajectory with a verdict"
+        reason = f"no trajectory could be graded again: {first}"
         return RunResult(state="failed", reason=reason, summary=summary)
 
 

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from engine.config.recipes import resolve
-from engine.config.run import AnyRun
+from engine.config.run import AnyRun, RegradeRun
 from engine.datasets.store import save_dataset, with_content_id
 from engine.events.delivery.spool import SPOOL_NAME, SpoolSink
 from engine.events.types import RunStarted
 from engine.grading.grader import Grader
 from engine.orchestrator import execute
+from engine.orchestrator.regrading.regrade import Regrading
 from engine.types import TaskRow
 from tests.builders.dataset_builders import NUMBERS, broken_task, patched, toolchain_or_skip, write_toy
 from tests.builders.verifier_builders import events, roll_out
@@ -166,3 +167,12 @@ def test_regradings_without_work_fail_and_name_the_setting(
     ended = perform(home, tmp_path_factory.mktemp("refused").name, regrading(**settings))
     assert ended["state"] == "failed"
     assert message in ended["reason"]
+
+
+def test_regrading_without_any_verdict_fails_with_a_reason(home: Path, weak: TaskRow) -> None:
+    config = regrading()
+    assert isinstance(config, RegradeRun)
+    with open_context(home, "nothing", config) as run:
+        result = Regrading(config, run).result(0.0)
+    assert result.state == "failed"
+    assert result.reason.endswith("the runs have no trajectory with a verdict")
