@@ -8,7 +8,8 @@ from collections import defaultdict
 from functools import partial
 
 from engine.config.run import HardenRun
-from engine.grading.hardening.dataset import harden_dataset
+from engine.datasets.store import Dataset
+from engine.grading.hardening.dataset import LOST, harden_dataset
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
 from engine.orchestrator.verification.stored_trajectories import open_sources
@@ -39,6 +40,7 @@ async def harden(config: HardenRun, run: RunContext) -> RunResult:
             seed=config.seed,
         )
     )
+    _alert_of_lost(dataset, run)
     stages = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
     counts = ("tests_added", "wrong_patches", "rejected_before", "rejected_after")
     return RunResult(
@@ -49,6 +51,24 @@ async def harden(config: HardenRun, run: RunContext) -> RunResult:
             **{name: dataset.provenance[name] for name in counts},
             "seconds": round(time.monotonic() - started, 1),
         },
+    )
+
+
+def _alert_of_lost(dataset: Dataset, run: RunContext) -> None:
+    """Report the tasks that stay as they are because of infrastructure or an error."""
+    counts = [stage["lost"].get(reason, 0) for stage in dataset.provenance["funnel"] for reason in LOST]
+    if not any(counts):
+        return
+    examples = [
+        example for reason in sorted(LOST) for example in dataset.provenance["examples"].get(reason, ())
+    ]
+    named = {example["task"] for example in examples}
+    run.alert(
+        "warning",
+        "hardening_infrastructure",
+        f"{sum(counts)} of {len(dataset.rows)} tasks could not be examined; {examples[0]['task']}: "
+        f"{examples[0]['detail']}",
+        task_ids=[row.task.id for row in dataset.rows if row.task.instance_id[:300] in named][:20],
     )
 
 

@@ -23,6 +23,7 @@ import json
 import os
 import signal
 import sys
+import time
 import types
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +40,8 @@ _MAX_ITEMS = 100
 """Items of an iterator that are part of a result."""
 _CALL_S = 1.0
 """Time limit of one repeated call, seconds."""
+_FIRST_S = 80.0
+"""Time after which the first repetition starts no further call, seconds."""
 _AHEAD_S = 40 * 86_400 + 5 * 3_600 + 1_234
 """Distance of the second repetition's clock, seconds."""
 
@@ -88,13 +91,13 @@ class CallRecorder:
         modules = [
             (name, module)
             for name, module in list(sys.modules.items())
-            if self._is_product(getattr(module, "__file__", None)) and _is_public(*name.split("."))
+            if self._is_product(_attribute(module, "__file__")) and _is_public(*name.split("."))
         ]
         names: dict[types.CodeType, tuple[str, str, Any]] = {}
         shared: set[types.CodeType] = set()
         for name, module in sorted(modules, key=lambda pair: (pair[0].count("."), pair[0])):
             for attribute, value in list(vars(module).items()):
-                function = value if type(value) is types.FunctionType else getattr(value, "__wrapped__", None)
+                function = value if type(value) is types.FunctionType else _attribute(value, "__wrapped__")
                 if type(function) is types.FunctionType and _is_public(attribute):
                     known = names.setdefault(function.__code__, (name, attribute, function))
                     if known[2] is not function:
@@ -139,6 +142,14 @@ class CallRecorder:
             lines = self._changed.get(code.co_filename, ())
             self._is_changed[code] = any(first <= code.co_firstlineno <= last for first, last in lines)
         return self._is_changed[code]
+
+
+def _attribute(value: object, name: str) -> object:
+    """Return an attribute; None if there is none, or reading it fails."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # a lazy object may do anything when it is read
+        return None
 
 
 def _is_public(*names: str) -> bool:
@@ -187,7 +198,7 @@ class _LateError(BaseException):
 
 
 def repeat(settings: dict[str, Any], *, later: bool) -> None:
-    """Call every function and write the results that are literals.
+    """Call the functions and write the results that are literals.
 
     Args:
         settings: see the module.
@@ -199,8 +210,11 @@ def repeat(settings: dict[str, Any], *, later: bool) -> None:
     lines = Path(settings["calls"]).read_text(encoding="ascii").splitlines()
     calls = list(enumerate(map(json.loads, lines)))
     signal.signal(signal.SIGALRM, _late)
+    end = time.monotonic() + _FIRST_S
     with open(settings["results"], "w", encoding="ascii", buffering=1) as file:  # noqa: PTH123
         for number, call in reversed(calls) if later else calls:
+            if not later and time.monotonic() > end:
+                break
             result = _result(call)
             if result is not None:
                 value, iterator = result
@@ -232,7 +246,6 @@ def _late(*_: object) -> None:
 def _set_clock_ahead() -> None:
     """Move the clock that Python code reads, so that results which depend on it differ."""
     import datetime
-    import time
 
     class Later(datetime.datetime):
         """Date and time with a clock that is ahead."""

@@ -45,11 +45,11 @@ STAGES = (
     ("hardened", frozenset({"not_confirmed"})),
 )  # fmt: skip
 """Stages of the funnel, each with the reasons for which tasks do not reach it."""
-_NOT_KEPT = frozenset({"sandbox", "error"})
+LOST = frozenset({"sandbox", "error"})
 """Reasons that may be this machine's: these tasks are tried again by the next run."""
 _EXAMPLES = 3
 """Tasks that are named for each reason."""
-_VERSION = 1
+_VERSION = 2
 """Raise it when the result of the same task may change."""
 
 
@@ -126,7 +126,7 @@ class _Work:
             log.exception("task_not_hardened", instance_id=row.task.instance_id)
             result = Hardening(reason="error", detail=describe_error(error)[:500])
         result = result.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
-        if result.reason not in _NOT_KEPT:
+        if result.reason not in LOST:
             self.store.keep(self._key(row), result)
         return result
 
@@ -161,15 +161,16 @@ async def harden_dataset(
         HostError: this machine fails.
     """
     started = time.monotonic()
-    dataset = load_dataset(home, config.dataset)
+    dataset = await asyncio.to_thread(load_dataset, home, config.dataset)
     hardener = Hardener(config, backend=backend, sandbox=sandbox, run_id=run_id, seed=seed)
-    store = ResultStore(home, config, sandbox, seed)
+    store = await asyncio.to_thread(ResultStore, home, config, sandbox, seed)
     work = _Work(hardener=hardener, store=store, alternatives=alternatives or {})
     results = await _results(work, dataset.rows, config.workers, progress)
     lost = Counter(result.reason for result in results if result.reason)
     if not len(results) - lost.total():
         reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(lost.items()))
-        raise DatasetError(f"no task of '{config.dataset}' was hardened: {reasons}")
+        details = [f"; {each.detail}" for each in results if each.reason in LOST][:1]
+        raise DatasetError(f"no task of '{config.dataset}' was hardened: {reasons}{''.join(details)}")
     rows = [
         row if result.reason else hardened_row(row, result)
         for row, result in zip(dataset.rows, results, strict=True)
@@ -189,14 +190,14 @@ async def harden_dataset(
         "seconds": round(time.monotonic() - started, 1),
         "hardening_seconds": round(sum(result.seconds for result in results), 1),
     }
-    return save_dataset(home, config.output, rows, record)
+    return await asyncio.to_thread(save_dataset, home, config.output, rows, record)
 
 
 async def _results(work: _Work, rows: Sequence[TaskRow], workers: int, progress: Progress) -> list[Hardening]:
     """Harden all rows, at most ``workers`` at once; if one raises, cancel the others."""
     permits = asyncio.Semaphore(workers)
-    known = {number: work.kept(row) for number, row in enumerate(rows)}
-    results = {number: kept for number, kept in known.items() if kept is not None}
+    known = await asyncio.to_thread(lambda: [work.kept(row) for row in rows])
+    results = {number: kept for number, kept in enumerate(known) if kept is not None}
 
     def report() -> None:
         hardened = sum(not result.reason for result in results.values())

@@ -26,6 +26,7 @@ from engine.grading.hardening.generated_tests import write_test_file
 from engine.grading.hardening.inputs import Observation
 from engine.grading.hardening.recording import observe, required_files
 from engine.grading.hardening.trial import Hardening, Trial, choose_tests, hardened_row
+from engine.grading.retries import graded, retry_waits
 from engine.grading.strength import choose_wrong_patches, files_before, limited_by_solution
 from engine.patches.apply import apply_patch
 from engine.patches.sections import is_same_change
@@ -39,6 +40,8 @@ _MAX_TESTS = 240
 """Observations that are tried as tests; recorded ones go first."""
 _MAX_ALTERNATIVES = 16
 _MAX_DETAIL = 500
+_WAITS = retry_waits(2, 2.0)
+"""Waits before retries of a grading that infrastructure lost, seconds."""
 _FAILURES = frozenset({TestOutcome.FAILED, TestOutcome.ERROR})
 
 
@@ -159,9 +162,15 @@ class Hardener:
         )
         return await self._confirmed(row, solution, survivors.patches, result)
 
-    async def _grade(self, row: TaskRow, patch: str) -> Grade:
-        """Grade a patch. Raises SandboxError if infrastructure failed."""
-        grade = await self._grader.grade(row, patch, trusted=True)
+    async def _grade(self, row: TaskRow, patch: str, *, trusted: bool = True) -> Grade:
+        """Grade a patch, an agent's one as evaluations do.
+
+        Raises:
+            SandboxError: infrastructure failed in every attempt.
+        """
+        grade = await graded(
+            lambda: self._grader.grade(row, patch, evaluation=not trusted, trusted=trusted), _WAITS
+        )
         if grade.verdict is Verdict.INFRA_ERROR:
             raise SandboxError(grade.detail)
         return grade
@@ -188,9 +197,12 @@ class Hardener:
         )
         changes = await in_thread(partial(apply_patch, before, solution))
         timeout_s = self._grader.timeout_s(row)
-        recorded, observations = await observe(
-            row, solution, changes.files, before, self._runs, timeout_s=timeout_s
-        )
+        try:
+            recorded, observations = await observe(
+                row, solution, changes.files, before, self._runs, timeout_s=timeout_s
+            )
+        except HostileInputError as error:
+            raise _UnchangedError("nothing_recorded", str(error), known) from None
         if not recorded:
             raise _UnchangedError("nothing_recorded", known=known)
         if not observations:
@@ -217,17 +229,17 @@ class Hardener:
         return trial.only(stable)
 
     async def _accepted(self, trial: Trial, solution: str, alternatives: Iterable[str]) -> tuple[Trial, int]:
-        """Return the trial without tests that an honest alternative fails, and how many were graded."""
-        graded = 0
+        """Return the trial without tests that an honest alternative fails, and the number of alternatives."""
+        accepted = 0
         distinct = [patch for patch in dict.fromkeys(alternatives) if not is_same_change(patch, solution)]
         for patch in distinct[:_MAX_ALTERNATIVES]:
             if not trial.observations:
                 break
-            if (await self._grade(trial.row, patch)).verdict is not Verdict.PASSED:
+            if (await self._grade(trial.row, patch, trusted=False)).verdict is not Verdict.PASSED:
                 continue
-            graded += 1
+            accepted += 1
             trial = Trial(trial.row, trial.path, trial.only(await self._passed(trial, patch)))
-        return trial, graded
+        return trial, accepted
 
     async def _failed(self, trial: Trial, patch: str) -> set[str]:
         """Return the trial's tests that fail with a patch."""

@@ -18,6 +18,8 @@ _MAX_RECORDED, _MAX_CALLS, _NEARBY_OF_CALL, _VALUES_OF_SLOT = 80, 400, 24, 8
 """Limits of recorded calls, of all calls, of those near a recorded one, and of values from other calls."""
 _NOTHING = object()
 _NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
+_SHADOWS = frozenset({"list", "pytest", "set"})
+"""Names that generated tests use: an imported function must not replace them."""
 _MODULE = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern}){{0,9}}", re.ASCII)
 
 
@@ -104,11 +106,22 @@ def _call(module: str, function: str, arguments: object, keywords: object, *, ne
     if type(arguments) is not tuple or type(keywords) is not dict:
         raise ValueError("no arguments")
     names = [*module.split("."), function, *keywords]
-    if not (_MODULE.fullmatch(module) and _NAME.fullmatch(function)):
+    if not (_MODULE.fullmatch(module) and _NAME.fullmatch(function)) or function in _SHADOWS:
         raise ValueError("no name of a function")
-    if not all(type(name) is str and name.isidentifier() and not keyword.iskeyword(name) for name in names):
+    if not all(map(_is_name, names)):
         raise ValueError("no name")
     return Call(module, function, render(arguments), render(keywords), nearby)
+
+
+def _is_name(name: object) -> bool:
+    """Return whether source can have the name. Python normalizes names that are not ASCII."""
+    return (
+        type(name) is str
+        and name.isascii()
+        and name.isidentifier()
+        and not keyword.iskeyword(name)
+        and name != "__debug__"
+    )
 
 
 def _values_of_slots(recorded: Iterable[_Recorded]) -> _Values:

@@ -33,6 +33,7 @@ _MAX_BYTES = 4 << 20
 _TIMES_SLOWER = 10.0
 """Factor of the tests' time limit while calls are recorded."""
 _REPEAT_S = 120.0
+"""Time limit of one repetition of all calls, seconds; above ``_FIRST_S`` of ``call_program``."""
 _HERE = Path(__file__).parent
 
 
@@ -52,6 +53,7 @@ async def observe(
         timeout_s: time limit of the tests, seconds.
 
     Raises:
+        HostileInputError: the files, the calls or the results take too long to read.
         SandboxError: infrastructure failed in every attempt.
     """
     settings = {
@@ -111,7 +113,7 @@ def _changed_ranges(old: FileState | None, new: FileState) -> list[tuple[int, in
     except ValueError:
         return []
     lines = [state.data.splitlines() if state is not None else [] for state in (old, new)]
-    matcher = SequenceMatcher(a=lines[0], b=lines[1], autojunk=False)
+    matcher = SequenceMatcher(a=lines[0], b=lines[1])
     changed = [
         (start + 1, max(start + 1, stop))
         for kind, _, _, start, stop in matcher.get_opcodes()
@@ -135,14 +137,13 @@ def _roots(command: str) -> list[str]:
 
 
 async def _repeated(box: Sandbox, calls: Sequence[Call]) -> list[Observation]:
-    """Return the results of calls that two processes agree on."""
-    lines = [
-        json.dumps({name: getattr(call, name) for name in ("module", "function", "arguments", "keywords")})
-        for call in calls
-    ]
-    await box.write_file(_CALLS, "\n".join(lines).encode())
+    """Return the results of calls that two processes agree on.
+
+    The second process repeats the calls that have a result: both fit into the time limit.
+    """
     program = f"python3 -S -P -B {_FOLDER}/trainyard_calls.py"
     first = await _results(box, program, calls, {"PYTHONHASHSEED": "1"})
+    calls = [observation.call for observation in first]
     again = await _results(box, f"{program} later", calls, {"PYTHONHASHSEED": "2", "TZ": "Asia/Kolkata"})
     return [observation for observation in first if observation in again and is_comparable(observation)]
 
@@ -150,6 +151,11 @@ async def _repeated(box: Sandbox, calls: Sequence[Call]) -> list[Observation]:
 async def _results(
     box: Sandbox, command: str, calls: Sequence[Call], environment: Mapping[str, str]
 ) -> list[Observation]:
+    lines = [
+        json.dumps({name: getattr(call, name) for name in ("module", "function", "arguments", "keywords")})
+        for call in calls
+    ]
+    await box.write_file(_CALLS, "\n".join(lines).encode())
     await box.write_file(_RESULTS, b"")
     await box.exec(command, timeout_s=_REPEAT_S, env={**TEST_ENVIRONMENT, **environment})
     data = await _read(box, _RESULTS)

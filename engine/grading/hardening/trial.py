@@ -35,7 +35,7 @@ class Hardening(BaseModel):
     failed_on_solution: int = 0
     failed_on_alternatives: int = 0
     alternatives: int = 0
-    """Number of honest alternatives that were graded."""
+    """Number of honest alternatives on which the tests were tried."""
     seconds: float = 0.0
 
     @property
@@ -129,10 +129,15 @@ def with_tests(
 
 
 def hardened_row(row: TaskRow, result: Hardening) -> TaskRow:
-    """Return a new version of a task with the tests of a result; its metadata names them."""
+    """Return a new version of a task with the tests of a result; its metadata names them.
+
+    The record of an earlier hardening is kept as ``earlier``.
+    """
     added = with_tests(
         row, result.path, result.text, fail_to_pass=result.fail_to_pass, pass_to_pass=result.pass_to_pass
     )
     record = result.model_dump(mode="json", exclude={"reason", "detail", "text", "seconds"})
+    if earlier := row.answer.metadata.get("hardening"):
+        record["earlier"] = earlier
     metadata = {**row.answer.metadata, "hardening": {"of": row.task.id, **record}}
     return with_content_id(replace(added, answer=replace(added.answer, metadata=metadata)))

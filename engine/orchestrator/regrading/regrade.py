@@ -32,12 +32,12 @@ from engine.events.regrading import (
 from engine.events.types import TrajectoryRef, TrajectoryRegraded
 from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
+from engine.grading.retries import graded, retry_waits
 from engine.orchestrator.collection.ledger import type_of
 from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult, RunStopped
 from engine.orchestrator.regrading.plan import DistinctPatch, Plan, make_plan
 from engine.orchestrator.regrading.rows import DatasetRows, GradableRow, Refusal, RowsOfRun
 from engine.orchestrator.setup import announce, open_backend
-from engine.orchestrator.tasks.retries import graded, retry_waits
 from engine.orchestrator.verification.stored_trajectories import TrajectoryId, open_sources
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.registries import check_registries

@@ -28,9 +28,9 @@ from engine.grading.gradable import check_gradable
 from engine.grading.grader import Grader
 from engine.grading.grades import grade_of
 from engine.grading.own_box import OwnBoxGrading
+from engine.grading.retries import graded, retry_waits
 from engine.grading.solution import gold_patch
 from engine.grading.strength import choose_wrong_patches, measure_strength
-from engine.orchestrator.tasks.retries import graded, retry_waits
 from engine.sandbox.base import SandboxBackend
 from engine.types import Grade, TaskRow, Verdict
 

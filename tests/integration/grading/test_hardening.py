@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,10 @@ from engine.orchestrator import execute, perform
 from engine.orchestrator.context import RunResult
 from engine.sandbox.local.backend import LocalBackend
 from engine.testing.testrun import driver_command
-from engine.types import TaskRow, Verdict
+from engine.types import Grade, TaskRow, Verdict
 from tests.builders.dataset_builders import patched
 from tests.builders.rollout_builders import make_row
-from tests.builders.verifier_builders import TASKS, Source, roll_out
+from tests.builders.verifier_builders import TASKS, Source, events, roll_out
 from tests.integration.toy_yard import open_context
 
 WEAK = """from toy.numbers import clamp
@@ -35,6 +36,12 @@ def test_clamp():
 RULE = "def clamp(value, low, high):\n"
 WRONG = patched(RULE + "    return low if value < low else value\n")
 """A patch that the weak test lets pass."""
+FORGED = patched(
+    "class Same(int):\n    __hash__ = int.__hash__\n\n    def __eq__(self, other):\n        return True\n\n\n"
+    + RULE
+    + "    return Same(value)\n"
+)
+"""A patch whose result equals everything: an audit catches it."""
 HONEST = patched(RULE + "    return max(low, min(high, value))\n")
 """A solution with other results where ``low`` is above ``high``."""
 
@@ -50,7 +57,9 @@ def rows(home: Path, row: TaskRow) -> list[TaskRow]:
     save_dataset(home, "weak", made, {"seed": 1})
     source = Source(home, "honest")
     with source.attempt() as sink:
-        for index, (passed, patch) in enumerate(((True, HONEST), (True, "junk\n"), (False, WRONG))):
+        for index, (passed, patch) in enumerate(
+            ((True, HONEST), (True, FORGED), (True, "junk\n"), (False, WRONG))
+        ):
             roll_out(sink, TASKS[0], index, passed=passed, patch=patch)
     return made
 
@@ -133,6 +142,28 @@ def test_next_run_repeats_nothing_that_an_earlier_one_did(
     again = harden(home, "again")
     assert (graded, load_dataset(home, "hard").rows) == ([], made)
     assert again.summary | {"seconds": 0} == hardened.summary | {"seconds": 0}
+
+
+def test_tasks_that_infrastructure_lost_are_reported(
+    home: Path, rows: list[TaskRow], hardened: RunResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = _weak(rows[0], "lost")
+    save_dataset(home, "lossy", [*rows, lost], {})
+    [results] = (home / "hardening").glob("weak-*")
+    shutil.copy(results, results.with_name(results.name.replace("weak", "lossy")))
+    graded: list[TaskRow] = []
+
+    async def lose(_: Grader, row: TaskRow, *_patch: object, **_options: object) -> Grade:
+        graded.append(row)
+        return Grade(verdict=Verdict.INFRA_ERROR, reward=None, detail="no room")
+
+    monkeypatch.setattr("engine.grading.hardening.harden._WAITS", [0.0, 0.0])
+    monkeypatch.setattr(Grader, "grade", lose)
+    harden(home, "lossy", **{"curation.dataset": "lossy", "curation.output": "lossy-hard"})
+    [alert] = events(home, "lossy", "alert")
+    assert (alert["code"], alert["task_ids"]) == ("hardening_infrastructure", [lost.task.id])
+    assert alert["message"] == "1 of 3 tasks could not be examined; lost: no room"
+    assert graded == [lost] * 3
 
 
 def test_impossible_hardenings_are_refused(home: Path, rows: list[TaskRow]) -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine.grading.hardening import literals
 from engine.grading.hardening.generated_tests import generated_name, is_comparable, write_test_file
 from engine.grading.hardening.inputs import Call, Observation, nearby_values, parse_calls, parse_results
 from engine.grading.hardening.literals import MAX_BITS, MAX_CHARS, NotLiteralError, render
 from engine.grading.hardening.recording import changed_functions
-from engine.grading.hardening.trial import Trial, choose_tests
+from engine.grading.hardening.trial import Hardening, Trial, choose_tests, hardened_row
 from engine.patches.trees import FileState
 from tests.builders.rollout_builders import make_row
 
@@ -68,6 +71,8 @@ def test_hostile_records_are_left_out() -> None:
         {**good, "function": "f()"}, {**good, "function": "f\n"}, {**good, "arguments": "(open('x'),)"},
         {**good, "arguments": "[1]"}, {**good, "arguments": "(" * 5000}, {**good, "keywords": "{'class': 1}"},
         {**good, "keywords": "{1: 1}"}, {**good, "keywords": "{'a b': 1}"}, {**good, "arguments": "(1e999,)"},
+        {**good, "keywords": "{'__debug__': 1}"}, {**good, "keywords": "{'__\uff44ebug__': 1}"},
+        {**good, "function": "list"}, {**good, "function": "pytest"}, {**good, "function": "set"},
     ]  # fmt: skip
     lines = [json.dumps(item).encode() for item in [*bad, good, good]]
     calls = parse_calls(b"\n".join([b"\xff{", *lines, b"[" * 100_000]))
@@ -132,3 +137,30 @@ def test_changed_functions_include_their_decorators() -> None:
         "same.py": FileState(0o100644, b""),
     }
     assert changed_functions({**before, "same.py": after["same.py"]}, after) == {"m.py": [(4, 6)], "n.py": []}
+
+
+def test_earlier_hardening_is_kept_in_the_metadata() -> None:
+    first = hardened_row(make_row(), Hardening(path="a.py", text="", pass_to_pass=("a.py::a",)))
+    second = hardened_row(first, Hardening(path="b.py", text="", pass_to_pass=("b.py::b",)))
+    record = second.answer.metadata["hardening"]
+    assert (record["of"], record["pass_to_pass"]) == (first.task.id, ["b.py::b"])
+    assert record["earlier"] == first.answer.metadata["hardening"]
+
+
+def test_recorder_survives_attributes_that_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(literals.__file__).parent
+    for name in ("call_program", "literals"):
+        (tmp_path / f"trainyard_{name}.py").write_bytes((folder / f"{name}.py").read_bytes())
+    (tmp_path / "lazily.py").write_text(
+        "class Lazy:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n\n\n"
+        "lazy = Lazy()\n\n\ndef double(value):\n    return value * 2\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    program, lazily = (importlib.import_module(name) for name in ("trainyard_call_program", "lazily"))
+    settings = {"workdir": str(tmp_path), "tests": [], "changed": {}, "calls": ""}
+    try:
+        functions = program.CallRecorder(settings)._functions()
+    finally:
+        for name in ("trainyard_call_program", "trainyard_literals", "lazily"):
+            sys.modules.pop(name, None)
+    assert functions[lazily.double.__code__][:2] == ("lazily", "double")
