@@ -31,14 +31,14 @@ class RowIdentity:
     tree: str
     """Hash of image, workdir, commit and setup patch: equal for rows whose agents start with equal files."""
 
+    def __post_init__(self) -> None:
+        if not all(type(text) is str for text in (self.id, self.instance_id, self.tree)):
+            raise TypeError("the identity of a row consists of texts")
+
     @property
     def start(self) -> tuple[str, str]:
         """Return what rows share whose patches fit each other: instance id and tree."""
         return self.instance_id, self.tree
-
-    def __post_init__(self) -> None:
-        if not all(type(text) is str for text in (self.id, self.instance_id, self.tree)):
-            raise TypeError("the identity of a row consists of texts")
 
     @classmethod
     def of(cls, row: TaskRow) -> RowIdentity:

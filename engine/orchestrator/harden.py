@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
 from functools import partial
 
 from engine.config.run import HardenRun
@@ -12,7 +11,8 @@ from engine.datasets.store import Dataset
 from engine.grading.hardening.dataset import LOST, harden_dataset
 from engine.orchestrator.context import RunContext, RunResult
 from engine.orchestrator.setup import announce, open_backend
-from engine.orchestrator.verification.stored_trajectories import open_sources
+from engine.orchestrator.verification.stored_trajectories import open_sources, patches_with
+from engine.types import Verdict
 
 _MAX_ALTERNATIVES = 16
 """Different passed patches of a task that are read."""
@@ -35,7 +35,7 @@ async def harden(config: HardenRun, run: RunContext) -> RunResult:
             backend=backend,
             sandbox=config.sandbox,
             progress=partial(run.progress, is_whole=True),
-            alternatives=await asyncio.to_thread(_passed_patches, config, run),
+            alternatives=await run.interruptible(asyncio.to_thread(_passed_patches, config, run)),
             run_id=run.run_id,
             seed=config.seed,
         )
@@ -72,22 +72,11 @@ def _alert_of_lost(dataset: Dataset, run: RunContext) -> None:
     )
 
 
-def _passed_patches(config: HardenRun, run: RunContext) -> dict[str, list[str]]:
-    """Return instance id → patches of the passed rollouts of the configured runs; a bounded number of each.
+def _passed_patches(config: HardenRun, run: RunContext) -> dict[tuple[str, str], list[str]]:
+    """Return the patches of the passed rollouts of the configured runs, by ``RowIdentity.start``.
 
     Raises:
         ConfigError: a run does not exist or has no trajectories.
     """
-    patches: defaultdict[str, list[str]] = defaultdict(list)
-    names = config.curation.alternatives_of
-    for source in open_sources(run, names, setting="curation.alternatives_of"):
-        for trajectory in source.read(source.ids):
-            known, patch = patches[trajectory.instance_id], trajectory.transcript.patch
-            if (
-                trajectory.resolved
-                and patch.strip()
-                and patch not in known
-                and len(known) < _MAX_ALTERNATIVES
-            ):
-                known.append(patch)
-    return patches
+    sources = open_sources(run, config.curation.alternatives_of, setting="curation.alternatives_of")
+    return patches_with(Verdict.PASSED, sources, limit=_MAX_ALTERNATIVES)

@@ -21,6 +21,7 @@ import structlog
 from engine.config.hardening import HardeningConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
+from engine.datasets.replaced import RowIdentity
 from engine.datasets.store import Dataset, load_dataset, save_dataset
 from engine.errors import DatasetError, HostError, SandboxError, describe_error
 from engine.grading.grader import GRADER_VERSION
@@ -100,7 +101,7 @@ class _Work:
 
     hardener: Hardener
     store: ResultStore
-    alternatives: Mapping[str, Sequence[str]]
+    alternatives: Mapping[tuple[str, str], Sequence[str]]
 
     def kept(self, row: TaskRow) -> Hardening | None:
         """Return the result of an earlier run; None if there is none."""
@@ -111,7 +112,7 @@ class _Work:
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def _patches(self, row: TaskRow) -> Sequence[str]:
-        return self.alternatives.get(row.task.instance_id, ())
+        return self.alternatives.get(RowIdentity.of(row).start, ())
 
     async def result(self, row: TaskRow) -> Hardening:
         """Harden a task and keep the result."""
@@ -138,7 +139,7 @@ async def harden_dataset(
     backend: SandboxBackend,
     sandbox: SandboxConfig,
     progress: Progress,
-    alternatives: Mapping[str, Sequence[str]] | None = None,
+    alternatives: Mapping[tuple[str, str], Sequence[str]] | None = None,
     run_id: str = "harden",
     seed: int = 0,
 ) -> Dataset:
@@ -152,7 +153,7 @@ async def harden_dataset(
         backend: the sandboxes in which tests run.
         sandbox: their limits.
         progress: called with a message, tasks done and tasks in all.
-        alternatives: instance id → patches of honest solutions.
+        alternatives: patches of honest solutions, by ``RowIdentity.start`` of their tasks.
         run_id: the run that owns the sandboxes.
         seed: of the order of tests.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -23,8 +24,7 @@ from engine.sandbox.local.backend import LocalBackend
 from engine.testing.testrun import driver_command
 from engine.types import Grade, TaskRow, Verdict
 from tests.builders.dataset_builders import patched
-from tests.builders.rollout_builders import make_row
-from tests.builders.verifier_builders import TASKS, Source, events, roll_out
+from tests.builders.verifier_builders import Source, events, roll_out
 from tests.integration.toy_yard import open_context
 
 WEAK = """from toy.numbers import clamp
@@ -49,18 +49,19 @@ HONEST = patched(RULE + "    return max(low, min(high, value))\n")
 @pytest.fixture(scope="module")
 def rows(home: Path, row: TaskRow) -> list[TaskRow]:
     """Store a weak task and a task of another runner, and a run with an honest alternative."""
-    made = [_weak(row, make_row(TASKS[0]).task.instance_id)]
+    made = [_weak(row, "weak")]
     command = replace(row.answer, test_command="python3 -m pytest tests", log_parser="parse_log_pytest")
     made.append(
         with_content_id(replace(made[0], task=replace(row.task, instance_id="script"), answer=command))
     )
     save_dataset(home, "weak", made, {"seed": 1})
     source = Source(home, "honest")
+    (source.run_dir / "config.json").write_text(json.dumps({"dataset": {"name": "weak"}}))
     with source.attempt() as sink:
         for index, (passed, patch) in enumerate(
             ((True, HONEST), (True, FORGED), (True, "junk\n"), (False, WRONG))
         ):
-            roll_out(sink, TASKS[0], index, passed=passed, patch=patch)
+            roll_out(sink, made[0].task.id, index, passed=passed, patch=patch)
     return made
 
 

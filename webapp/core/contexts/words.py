@@ -89,6 +89,7 @@ ALERTS = {
     "rows_rejected": "Rows rejected",
     "validation_infrastructure": "Rows not tested", "counterfactual_unproven": "Mutated tests not proven",
     "tampering_caught": "Tampering caught", "regrading_infrastructure": "New verdicts missing",
+    "hardening_infrastructure": "Tasks not examined",
     "trajectories_dropped": "Trajectories not used", "verifier_scores_missing": "Scores missing",
     "verifier_source_lost": "Source run lost", "toxic_tests": "Toxic tests",
     "judge_of_other_splits": "Judge trained on evaluation tasks", "sandbox_image": "Sandbox image failing",
