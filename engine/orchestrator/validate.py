@@ -226,9 +226,12 @@ class Validation:
         }
 
     def _strength(self) -> dict[str, int]:
-        """Return the numbers of graded and of rejected wrong patches."""
-        measured = [record.strength for record in self._records.values() if record.strength is not None]
+        """Return the numbers of graded and rejected wrong patches, and of valid rows without any."""
+        valid = [record for record in self._records.values() if record.status is RowStatus.VALID]
+        measured = [record.strength for record in valid if record.strength is not None]
+        unmeasured = len(valid) - sum(bool(strength.graded) for strength in measured)
         return {
+            "strength_unmeasured": unmeasured if self._config.validation.wrong_patches else 0,
             "wrong_patches": sum(strength.graded for strength in measured),
             "wrong_patches_rejected": sum(strength.rejected for strength in measured),
         }

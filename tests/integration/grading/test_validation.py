@@ -138,7 +138,7 @@ async def test_validation_assigns_each_kind_of_row_its_status(home: Path, valida
     assert validated.outcome.summary | {"seconds": 0} == {
         "dataset": dataset, "rows": 11, "valid": 2, "noop_passes": 1, "gold_fails": 6, "flaky": 1, "infra": 1,
         "quarantined": 8, "tests_value": 2, "tests_changed": 0, "tests_added": 0, "tests_without_mutant": 0,
-        "wrong_patches": 0, "wrong_patches_rejected": 0, "seconds": 0,
+        "strength_unmeasured": 0, "wrong_patches": 0, "wrong_patches_rejected": 0, "seconds": 0,
     }  # fmt: skip
     records = by_name(home, dataset)
     assert {name: record.status for name, record in records.items()} == {
@@ -332,6 +332,7 @@ def test_weaker_tests_reject_fewer_wrong_patches(home: Path, row: TaskRow) -> No
     assert any("toy/numbers.py:" in detail for detail in weak.passed)
     assert records["noop_passes"].strength is None
     graded = sum(found.graded for found in (strong, weak, line))
+    assert outcome.summary["strength_unmeasured"] == 0
     assert (outcome.summary["wrong_patches"], outcome.summary["wrong_patches_rejected"]) == (
         graded,
         sum(found.rejected for found in (strong, weak, line)),

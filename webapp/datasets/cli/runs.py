@@ -28,7 +28,7 @@ app = command_group()
 SUMMARY_KEYS = (
     "dataset", "rows", "valid", "noop_passes", "gold_fails", "flaky", "infra", "quarantined",
     "tests_value", "tests_changed", "tests_added", "tests_without_mutant", "wrong_patches",
-    "wrong_patches_rejected", "seconds",
+    "wrong_patches_rejected", "strength_unmeasured", "seconds",
 )  # fmt: skip
 _SYNC_WAIT_S = 60.0
 
