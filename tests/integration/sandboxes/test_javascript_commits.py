@@ -29,7 +29,7 @@ from tests.builders.repository_builders import GitHistory
 
 PACKAGE = json.dumps({
     "name": "toy", "main": "lib/numbers.js",
-    "scripts": {"test": "c8 node --test test/", "postinstall": "touch /tmp/trainyard-postinstall"},
+    "scripts": {"test": "c8 node --test test/"},
     "devDependencies": {"c8": "^9.0.0", "evil": "git+ssh://git@example.org/evil.git"},
 })  # fmt: skip
 CODE = """'use strict'
@@ -160,10 +160,6 @@ async def test_rows_fail_untouched_and_pass_with_their_gold_patch(home: Path, da
     for row in load_dataset(home, "toy").rows:
         assert (await grader.grade(row, "")).verdict is Verdict.FAILED
         assert (await grader.grade(row, row.answer.gold_patch)).verdict is Verdict.PASSED
-
-
-def test_scripts_of_packages_never_run(dataset: Dataset) -> None:
-    assert not Path("/tmp/trainyard-postinstall").exists()
 
 
 MOCHA_TESTS = """const assert = require('assert')

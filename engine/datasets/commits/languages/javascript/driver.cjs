@@ -109,7 +109,8 @@ function points (file, text) {
   return cases
 }
 
-// TAP of tape: a point is an assertion, a comment the title of a test.
+// TAP of tape: a point is an assertion, a comment the title of a test. A process that crashed prints no plan:
+// its last test did not end.
 function groups (file, text) {
   const tests = new Map()
   let title = ''
@@ -126,6 +127,12 @@ function groups (file, text) {
       if (failed) Object.assign(failed, { outcome: 'failed', stack: `AssertionError: ${point[2].trim()}\n` })
     } else if (failed) {
       failed.stack += line + '\n'
+    }
+  }
+  if (title && !/^1\.\.\d+$/m.test(text)) {
+    const last = tests.get(title)
+    if (!last || last.outcome === 'passed') {
+      tests.set(title, { file, title, outcome: 'failed', seconds: 0, stack: 'Error: the process ended early\n' })
     }
   }
   for (const test of tests.values()) test.stack = compared(test.stack)

@@ -37,10 +37,13 @@ _NETWORK_S = 300.0
 _MAX_PACKAGES = 2_000
 _MAX_LOCK_BYTES = 4 << 20
 _FILE_BYTES = 256 << 20
-_UNSATISFIABLE = re.compile(
-    r"\bcode (?:ETARGET|ENOVERSIONS|E404|ERESOLVE|EINVALIDTAGNAME|EUNSUPPORTEDPROTOCOL|EALLOW\w+)\b|git error"
+_UNAVAILABLE = re.compile(
+    r"^npm (?:error|ERR!) code (?:ENOTFOUND|ECONN\w+|\w*TIMEDOUT|\w*TIMEOUT|EAI_\w+|E(?:401|407|429|5\d\d)"
+    r"|E(?:HOST|NET)\w+|EPIPE|EPROTO|FETCH_ERROR|ERR_SSL_\w+|\w*CERT\w*|UNABLE_TO_\w+"
+    r"|ENOSPC|EDQUOT|EROFS|EACCES|EPERM|EMFILE|ENFILE|ENOMEM|EIO)$",
+    re.MULTILINE,
 )
-"""Errors of npm whose cause is the requirements, not the registry or this machine."""
+"""Errors of npm whose cause is the registry or this machine, not the requirements."""
 _OPTIONS = (
     "--ignore-scripts", "--no-audit", "--no-fund", "--no-bin-links", "--legacy-peer-deps",
     "--no-update-notifier", "--omit-lockfile-registry-resolved", "--git=/bin/false", "--package-lock",
@@ -52,6 +55,8 @@ _ONLY_REGISTRY = {f"npm_config_allow_{source}": "none" for source in ("git", "re
 class Resolution:
     """Exact versions of packages."""
 
+    package: str
+    """``package.json`` with the requirements."""
     lock: str
     """npm's lock file."""
     pins: tuple[str, ...]
@@ -71,11 +76,18 @@ def drivers() -> Mapping[str, bytes]:
 
 
 @functools.lru_cache(maxsize=1024)
-def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None, home: Path) -> Resolution:
+def resolve(
+    requirements: tuple[str, ...],
+    optional: tuple[str, ...] = (),
+    *,
+    before: datetime.datetime | None,
+    home: Path,
+) -> Resolution:
     """Return exact versions, as they were available before a time; None: of today.
 
     Args:
         requirements: ``NAME@VERSIONS`` of packages of the registry; of one name the first counts.
+        optional: requirements that are left out where they do not fit this machine.
         before: the time.
         home: the data folder, which has npm's cache.
 
@@ -83,11 +95,12 @@ def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None, 
         DatasetError: no versions fit, or a package is not of the registry.
         PreflightError: the registry cannot be reached.
     """
-    if not requirements:
-        return Resolution(lock="", pins=())
+    if not requirements and not optional:
+        return Resolution(package="", lock="", pins=())
+    package_file = _package_file(requirements, optional)
     with tempfile.TemporaryDirectory(prefix=".npm-", dir=home) as name:
         folder = Path(name)
-        _write_package(folder, requirements)
+        (folder / "package.json").write_text(package_file)
         options = [] if before is None else [f"--before={before:%Y-%m-%dT%H:%M:%SZ}"]
         _npm(["install", "--package-lock-only", *options], folder, home)
         path = folder / "package-lock.json"
@@ -102,10 +115,10 @@ def resolve(requirements: tuple[str, ...], *, before: datetime.datetime | None, 
         if "resolved" in package or "link" in package or not place.startswith("node_modules/"):
             raise DatasetError(f"the package {place[:200]!r} does not come from the registry")
     pins = (f"{place.removeprefix('node_modules/')}@{entry['version']}" for place, entry in packages.items())
-    return Resolution(lock=lock, pins=tuple(sorted(pins)))
+    return Resolution(package=package_file, lock=lock, pins=tuple(sorted(pins)))
 
 
-def ensure_packages(home: Path, requirements: Sequence[str], resolution: Resolution) -> Path:
+def ensure_packages(home: Path, resolution: Resolution) -> Path:
     """Return the folder with the packages of a resolution and the driver; downloaded on first use.
 
     Raises:
@@ -115,7 +128,7 @@ def ensure_packages(home: Path, requirements: Sequence[str], resolution: Resolut
 
     def download(draft: Path) -> Path:
         if resolution.pins:
-            _write_package(draft, requirements)
+            (draft / "package.json").write_text(resolution.package)
             (draft / "package-lock.json").write_text(resolution.lock)
             _npm(["ci"], draft, home)
         folder = draft / "node_modules"
@@ -151,13 +164,17 @@ def _write_commands(folder: Path) -> None:
             command.chmod(0o755)
 
 
-def _write_package(folder: Path, requirements: Sequence[str]) -> None:
-    dependencies: dict[str, str] = {}
-    for requirement in requirements:
-        name, _, versions = requirement.rpartition("@")
-        dependencies.setdefault(name, versions)
-    package = {"name": "tests", "version": "1.0.0", "private": True, "dependencies": dependencies}
-    (folder / "package.json").write_text(json.dumps(package))
+def _package_file(requirements: Sequence[str], optional: Sequence[str]) -> str:
+    """Return a ``package.json`` with nothing but requirements."""
+    tables: dict[str, dict[str, str]] = {"dependencies": {}, "optionalDependencies": {}}
+    known: set[str] = set()
+    for table, lines in zip(tables.values(), (requirements, optional), strict=True):
+        for line in lines:
+            name, _, versions = line.rpartition("@")
+            if name not in known:
+                known.add(name)
+                table[name] = versions
+    return json.dumps({"name": "tests", "version": "1.0.0", "private": True, **tables})
 
 
 def _npm(command: Sequence[str], folder: Path, home: Path) -> None:
@@ -182,6 +199,6 @@ def _npm(command: Sequence[str], folder: Path, home: Path) -> None:
         raise PreflightError("npm is not installed: install npm")
     if done.returncode != 0:
         reason = " ".join(done.stderr.split())[-400:]
-        if _UNSATISFIABLE.search(done.stderr):
-            raise DatasetError(f"no versions fit: {reason}")
-        raise PreflightError(f"npm ended with {done.returncode}: {reason}")
+        if _UNAVAILABLE.search(done.stderr):
+            raise PreflightError(f"npm ended with {done.returncode}: {reason}")
+        raise DatasetError(f"no versions fit: {reason}")

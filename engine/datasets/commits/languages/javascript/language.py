@@ -70,7 +70,7 @@ def check_programs(tree: Path) -> None:
     package = read_package(tree)
     if (
         package is not None
-        and (package.runtime or package.tests or package.runner != "node")
+        and (package.runtime or package.optional or package.tests or package.runner != "node")
         and shutil.which("npm") is None
     ):
         raise PreflightError("its packages need npm, which is not installed: install npm")
@@ -164,12 +164,12 @@ class JavaScriptProject:
             ((*self.package.runtime, *extra), None),
         ):
             try:
-                resolution = resolve(requirements, before=before, home=self.home)
+                resolution = resolve(requirements, self.package.optional, before=before, home=self.home)
             except DatasetError as error:
                 errors.append(str(error))
                 continue
             try:
-                folder = ensure_packages(self.home, requirements, resolution)
+                folder = ensure_packages(self.home, resolution)
             except DatasetError as error:
                 raise UnsuitableError("tree", str(error)) from None
             return JavaScriptEnvironment(folder, resolution, self.package)

@@ -51,6 +51,8 @@ class PackageFile:
     name: str = ""
     runtime: tuple[str, ...] = ()
     """Requirements of its code, ``NAME@VERSIONS``."""
+    optional: tuple[str, ...] = ()
+    """Requirements that may be left out, e.g. on other platforms."""
     tests: tuple[str, ...] = ()
     """Further requirements that its files name."""
     others: tuple[str, ...] = ()
@@ -76,6 +78,8 @@ def read_package(tree: Path) -> PackageFile | None:
     own = package.get("name")
     name = own if isinstance(own, str) else ""
     further = list(_requirements(package, ("devDependencies", "peerDependencies"), name))
+    optional = _strings(package.get("optionalDependencies"))
+    runtime = _requirements(package, ("dependencies",), name)
     declared = frozenset(line.rpartition("@")[0] for line in further)
     settings = json.dumps({key: package.get(key) for key in _SETTINGS})
     named = {runner, *declared.intersection(_WORD.findall(" ".join([*options, settings])))}
@@ -84,7 +88,8 @@ def read_package(tree: Path) -> PackageFile | None:
         named |= {other for other in declared if "babel" in other}
     return PackageFile(
         name=name,
-        runtime=tuple(_requirements(package, ("dependencies", "optionalDependencies"), name)),
+        runtime=tuple(line for line in runtime if line.rpartition("@")[0] not in optional),
+        optional=tuple(_requirements(package, ("optionalDependencies",), name)),
         tests=tuple(line for line in further if line.rpartition("@")[0] in named),
         others=tuple(line for line in further if line.rpartition("@")[0] not in named),
         script=scripts.get("test", "")[:_MAX_SCRIPT],

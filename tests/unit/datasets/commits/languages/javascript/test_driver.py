@@ -114,6 +114,15 @@ def test_points_of_tape_are_assertions(tmp_path: Path) -> None:
     assert "\na.js:3: AssertionError: same: { a: 1 } instead of { a: 2 }\n" in log
 
 
+def test_a_crash_fails_the_last_test_of_tape(tmp_path: Path) -> None:
+    (tmp_path / "crashed").mkdir()
+    (tmp_path / "silent").mkdir()
+    outcomes, log = run(tmp_path / "crashed", "tape", "# first\nok 1 a\n# second\nok 2 b\n")
+    assert outcomes == {"a.js::first": TestOutcome.PASSED, "a.js::second": TestOutcome.FAILED}
+    assert "a.js:0: Error: the process ended early\n" in log
+    assert run(tmp_path / "silent", "tape", "TAP version 13\n")[0] == {}
+
+
 @pytest.mark.parametrize("output", ["", "not ok", "ok " * 100_000, "\0\x1b[31m\ufffe\n" * 1000], ids=range(4))
 def test_other_output_is_no_test(tmp_path: Path, output: str) -> None:
     assert run(tmp_path, "ava", output)[0] == {}

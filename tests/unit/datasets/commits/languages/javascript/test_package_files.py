@@ -28,7 +28,8 @@ def test_requirements_come_from_the_registry_and_are_named_in_files(tmp_path: Pa
     read = package(
         tmp_path,
         name="toy",
-        dependencies={"ms": "^2.0.0", "@scope/a": ">=1 <3 || 5.x", "any": "", "toy": "1"},
+        dependencies={"ms": "^2.0.0", "@scope/a": ">=1 <3 || 5.x", "any": "", "toy": "1", "fsevents": "*"},
+        optionalDependencies={"fsevents": "^2.0.0"},
         devDependencies={
             "mocha": "~10.0.0", "eslint": "1", "supertest": "1", "@scope/b": "2", "hook": "3", "a": "git+https://x/y.git",
             "b": "file:../b", "c": "https://x/c.tgz", "d": "npm:other@1", "../e": "1", "f": "user/repo",
@@ -37,6 +38,7 @@ def test_requirements_come_from_the_registry_and_are_named_in_files(tmp_path: Pa
         scripts={"test": "mocha"},
     )  # fmt: skip
     assert read.runtime == ("ms@^2.0.0", "@scope/a@>=1 <3 || 5.x", "any@*")
+    assert read.optional == ("fsevents@^2.0.0",)
     assert read.tests == ("mocha@~10.0.0", "supertest@1", "@scope/b@2", "hook@3")
     assert read.others == ("eslint@1",)
 
