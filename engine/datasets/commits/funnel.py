@@ -13,6 +13,7 @@ from engine.datasets.commits.repositories import Repository
 from engine.errors import DatasetError
 from engine.events.curation import CommitFunnel, FunnelStage, LostCommit
 from engine.redaction import redact
+from engine.tools import printable
 
 STAGES = (
     ("commits", frozenset[str]()),
@@ -88,7 +89,9 @@ class Funnel:
         """Count a commit that became no task; the commits with the smallest positions are the examples."""
         self._lost[reason] += 1
         example = LostCommit(
-            repository=repository.spec[:300], commit=sha[:64], detail=redact(detail)[-500:].strip()
+            repository=printable(repository.spec[:300]),
+            commit=sha[:64],
+            detail=redact(printable(detail))[-500:].strip(),
         )
         named = self._examples.setdefault(reason, [])
         named.append((position, example))

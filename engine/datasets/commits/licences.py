@@ -1,10 +1,12 @@
 """Licence of a repository, from its metadata and licence files, read as text.
 
 Declared SPDX expressions come first, then the text of licence files, then other declarations as they are.
+``package.json`` counts where Python's metadata name no licence; beside them only after the licence files.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +14,10 @@ from pathlib import Path
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from engine.reading import read_bounded
+from engine.tools import printable
 
 UNKNOWN = "unknown"
-_METADATA = ("pyproject.toml", "setup.cfg", "setup.py", "package.json")
+_METADATA = ("pyproject.toml", "setup.cfg", "setup.py")
 _TEXTS = re.compile(r"(?:un)?licen[sc]e|copying", re.IGNORECASE)
 """Start of the names of licence files."""
 _MAX_BYTES, _MAX_TEXTS = 256 << 10, 8
@@ -79,7 +82,9 @@ def find_licence(tree: Path) -> str:
     """
     texts = {name: _read(tree / name) for name in _METADATA}
     declared = [*_declared(texts), *_classifiers(texts)]
-    for text in declared:
+    package = _package_licence(_read(tree / "package.json"))
+    is_python = any(texts.values())
+    for text in declared if is_python else [package]:
         if expression := _expression(text):
             return expression
     names = sorted(path.name for path in tree.iterdir() if path.is_file() and _TEXTS.match(path.name))
@@ -87,7 +92,8 @@ def find_licence(tree: Path) -> str:
     recognised = [licence for licence in found if licence]
     if recognised:
         return " AND ".join(recognised)
-    return next((text for text in declared if not _TEXTS.match(text)), UNKNOWN)
+    others = (text for text in declared or [package] if text and not _TEXTS.match(text))
+    return next((_expression(text) or text for text in others), UNKNOWN)
 
 
 def recognise_licence(text: str) -> str:
@@ -110,6 +116,18 @@ def _declared(texts: dict[str, str]) -> Iterator[str]:
             value = quoted[1] if quoted else field if name == "setup.cfg" else ""
             if value.strip():
                 yield " ".join(value.split())[:_MAX_CHARS]
+
+
+def _package_licence(text: str) -> str:
+    """Return the licence that a ``package.json`` declares; empty without one."""
+    try:
+        package = json.loads(text)
+    except (ValueError, RecursionError):
+        return ""
+    licence = package.get("license") if isinstance(package, dict) else None
+    if isinstance(licence, dict):
+        licence = licence.get("type")
+    return printable(" ".join(licence.split())[:_MAX_CHARS]) if isinstance(licence, str) else ""
 
 
 def _classifiers(texts: dict[str, str]) -> Iterator[str]:

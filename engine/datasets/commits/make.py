@@ -46,6 +46,7 @@ from engine.processes.disk import folder_bytes
 from engine.redaction import redact
 from engine.sandbox.local.images import image_exists, load_image
 from engine.threads import in_thread
+from engine.tools import printable
 from engine.types import Task, TaskAnswer, TaskRow
 
 T = TypeVar("T")
@@ -111,8 +112,8 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
             language = await in_thread(partial(find_language, repository, shop.config.language, shop.home))
             found = await in_thread(partial(_select, shop, repository, language, known))
         except (DatasetError, PreflightError) as error:
-            funnel.skipped[spec] = redact(str(error))
-            progress(f"skipped {spec}: {error}", 0, 0)
+            funnel.skipped[spec] = redact(printable(str(error)))
+            progress(f"skipped {spec}: {funnel.skipped[spec]}", 0, 0)
             continue
         store = TrialStore(shop.home, repository, language, shop.config, shop.sandbox, shop.seed)
         for sha, selected in found:

@@ -31,6 +31,7 @@ from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
 from engine.sandbox.local.images import build_image, image_exists, image_folder
 from engine.testing.testrun import TestRun
 from engine.threads import in_thread
+from engine.tools import printable
 from engine.types import TestOutcome
 
 _FAILURES = frozenset({TestOutcome.FAILED, TestOutcome.ERROR})
@@ -41,7 +42,7 @@ _MAX_COMMAND = 60_000
 _MAX_ADDED = 3
 """Packages that are added because the tests miss a module."""
 _MAX_DETAIL, _MAX_MESSAGE = 2000, 300
-_VERSION = 2
+_VERSION = 3
 """Raise it when trials have other results for the same commit."""
 
 
@@ -159,7 +160,7 @@ async def try_candidate(shop: Workshop, repository: Repository, candidate: Candi
         project = await in_thread(partial(candidate.language.open_project, tree))
         return await _with_environment(shop, repository, candidate, project, tree)
     except UnsuitableError as error:
-        return Trial(reason=error.reason, detail=error.detail[-_MAX_DETAIL:])
+        return Trial(reason=error.reason, detail=printable(error.detail[-_MAX_DETAIL:]))
     except HostError:
         raise
     except SandboxError as error:

@@ -16,6 +16,7 @@ BSD = """Redistribution and use in source and binary forms, with or without modi
 * Neither the name of the holder nor the names of its contributors may endorse or promote products …
 """
 MPL = "Mozilla Public License Version 2.0\n… the GNU Affero General Public License, Version 3.0, or any later"
+ISC = '{"name": "docs", "license": "ISC"}'
 APACHE = "                    Apache License\n              Version 2.0, January 2004\n"
 
 
@@ -29,7 +30,16 @@ APACHE = "                    Apache License\n              Version 2.0, January
         ({"setup.py": "setup(\n    license='BSD',\n)\n"}, "BSD"),
         ({"setup.py": "    'License :: OSI Approved :: MIT License',\n"}, "MIT"),
         ({"setup.py": "    'License :: Other/Proprietary License',\n"}, "Other/Proprietary License"),
-        ({"package.json": '{\n  "license": "ISC"\n}\n'}, "ISC"),
+        ({"package.json": '{\n  "license": "ISC"\n}\n', "LICENSE": MIT}, "ISC"),
+        ({"package.json": '{"name":"x","license":"MIT"}'}, "MIT"),
+        ({"package.json": '{"license":{"type":"Custom \\ud800"}}'}, "Custom \ufffd"),
+        ({"package.json": '{"license":["MIT"]}'}, "unknown"),
+        ({"package.json": "[" * 100_000}, "unknown"),
+        ({"pyproject.toml": '[project]\nlicense = {file = "LICENSE"}\n', "package.json": ISC, "LICENSE": BSD},
+         "BSD-3-Clause"),
+        ({"pyproject.toml": '[project]\nlicense = {file = "LICENSE"}\n', "package.json": ISC}, "unknown"),
+        ({"setup.py": "setup()\n", "package.json": ISC, "LICENSE": BSD}, "BSD-3-Clause"),
+        ({"setup.py": "setup()\n", "package.json": ISC}, "ISC"),
         ({"LICENCE": MIT.replace(" ", "\n")}, "MIT"),
         ({"COPYING": MPL}, "MPL-2.0"),
         ({"LICENSE-APACHE": APACHE, "LICENSE-MIT": MIT}, "Apache-2.0 AND MIT"),
