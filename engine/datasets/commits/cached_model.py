@@ -1,7 +1,7 @@
 """Models that write and judge parts of tasks; their answers are kept under ``home/commits/answers``.
 
-A curation that was stopped or killed asks nothing twice: a question is the model's settings, the prompt, the
-limit of the answer and the seed.
+A curation that was stopped or killed asks nothing twice: a question is the model's settings and weights, the
+prompt, the limit of the answer and the seed.
 """
 
 from __future__ import annotations
@@ -82,12 +82,14 @@ class CachedModel:
         config: its settings.
         limits: limits of prompts and answers.
         home: the data folder.
+        weights: identity of the weights behind a checkpoint's name; empty for other models.
     """
 
     model: ChatModel
     config: OptionalPolicyConfig
     limits: WritingConfig
     home: Path
+    weights: str = ""
 
     @property
     def name(self) -> str:
@@ -141,7 +143,7 @@ class CachedModel:
 
     def _path(self, prompt: Prompt, seed: int) -> Path:
         settings = self.config.model_dump(mode="json", exclude=set(_UNSENT))
-        question = [settings, list(prompt), self.limits.max_response, seed]
+        question = [settings, self.weights, list(prompt), self.limits.max_response, seed]
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
         return self.home / "commits" / "answers" / digest[:2] / f"{digest}.json"
 

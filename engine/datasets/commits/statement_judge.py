@@ -10,8 +10,9 @@ from typing import Any
 from engine.datasets.commits.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
 
 _MAX_REASON = 300
-_REASON = rf"REASON: (\S.{{0,{_MAX_REASON}}})"
-_ANSWER = re.compile(rf"LEAKS: (YES|NO)\s+{_REASON}\s+SPECIFIED: (YES|NO)\s+{_REASON}")
+_REASON = r"REASON: (\S[^\n]*)"
+# A reason ends with its line: a search in hostile text stays linear.
+_ANSWER = re.compile(rf"LEAKS: (YES|NO)\s+{_REASON}\n\s*SPECIFIED: (YES|NO)\s+{_REASON}", re.IGNORECASE)
 _SHARES = (0.3, 0.35, 0.25)
 """Shares of a prompt for the statement, the change and the tests."""
 _RULES = """You check problem statements of programming tasks. A developer gets the statement and the code
@@ -72,10 +73,10 @@ async def judge_statement(
     leaks, leaks_reason, specified, specified_reason = lines.groups()
     return Judgement(
         model=judge.name,
-        leaks=leaks == "YES",
-        leaks_reason=leaks_reason,
-        specified=specified == "YES",
-        specified_reason=specified_reason,
+        leaks=leaks.upper() == "YES",
+        leaks_reason=leaks_reason[:_MAX_REASON].strip(),
+        specified=specified.upper() == "YES",
+        specified_reason=specified_reason[:_MAX_REASON].strip(),
     )
 
 

@@ -11,6 +11,7 @@ from functools import partial
 from engine.datasets.commits.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
 from engine.datasets.commits.filters import Candidate, WrittenTests
 from engine.datasets.commits.languages.base import MODULE
+from engine.datasets.commits.languages.python.source_reading import find_source_reading
 from engine.datasets.commits.trials import Trial
 from engine.errors import HostileInputError
 from engine.isolation import SOURCE_LIMITS, call_isolated
@@ -115,7 +116,7 @@ def read_tests(answer: str) -> str:
     """Return the test file in an answer.
 
     Raises:
-        NoAnswerError: there is none, or it is no Python with test functions.
+        NoAnswerError: there is none, or it is no Python with test functions, or it may read source code.
         HostileInputError: the file exceeds the parser's limits.
     """
     block = _CODE.search(answer)
@@ -129,13 +130,16 @@ def read_tests(answer: str) -> str:
 
 
 def _problem(code: str) -> str:
-    """Return why a file has no tests; empty if it has."""
+    """Return why a file is no use as tests; empty if it is."""
     try:
         tree = ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         return f"no Python: {error}"
     functions = (node.name for node in tree.body if isinstance(node, ast.FunctionDef))
-    return "" if any(name.startswith("test") for name in functions) else "there is no function named test_…"
+    if not any(name.startswith("test") for name in functions):
+        return "there is no function named test_…"
+    reading = find_source_reading(tree)
+    return f"tests must not read source code or files outside of tmp_path: {reading}" if reading else ""
 
 
 def _prompt(candidate: Candidate, functions: str, last: str, size: int) -> Prompt:

@@ -6,10 +6,11 @@ import asyncio
 import itertools
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from engine.config.curation import CommitCuration
-from engine.config.policies import NoPolicyConfig
+from engine.config.policies import NoPolicyConfig, OptionalPolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
 from engine.datasets.commits.cached_model import Answer, CachedModel, Prompt
 from engine.errors import ConfigError, ContextLengthError, Problem
@@ -54,6 +55,7 @@ async def open_chat_model(
     folder.mkdir(exist_ok=True)
     # The context is compared below, with the name of this setting.
     opening = partial(open_policy, settings, AgentConfig(max_context=64), run.home, run_dir=folder)
+    weights = await asyncio.to_thread(_weights, settings, run.home)
     policy = await asyncio.to_thread(opening)
     run.closing.push_async_callback(policy.close)
     await policy.check(())
@@ -62,7 +64,22 @@ async def open_chat_model(
         message = f"{wanted} tokens exceed the {policy.max_context} of '{policy.name}': lower it"
         raise ConfigError(Problem(message, "curation.writing.max_context"))
     model = PolicyModel(policy, policy_sampling(settings))
-    return CachedModel(model=model, config=settings, limits=config.writing, home=run.home)
+    return CachedModel(model=model, config=settings, limits=config.writing, home=run.home, weights=weights)
+
+
+def _weights(settings: OptionalPolicyConfig, home: Path) -> str:
+    """Return the folder of a checkpoint with the time of its newest file; empty for models without one.
+
+    Raises CheckpointError: the checkpoint is missing.
+    """
+    if not isinstance(settings, TransformerPolicyConfig):
+        return ""
+    from engine.models.references import find_model
+
+    folder = find_model(settings.checkpoint, home=home).folder
+    if folder is None or not folder.is_dir():
+        return ""
+    return f"{folder}@{max((path.lstat().st_mtime_ns for path in folder.iterdir()), default=0)}"
 
 
 class PolicyModel:

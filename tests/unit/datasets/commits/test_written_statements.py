@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.config.curation import CommitCuration
+from engine.datasets.commits.cached_model import NoAnswerError
 from engine.datasets.commits.statements import Statement, failing_tests
 from engine.datasets.commits.written_statements import NoStatementError, find_statement
 from engine.errors import ConfigError, ContextLengthError, SpendLimitError
+from engine.models.builtin.architectures import SHIPPED
 from tests.builders.curation_models import READY, endpoint_config, opened_models
 from tests.fakes.openai_server import OpenAIServer, Reply, openai_server
 from tests.unit.datasets.commits.test_commit_statements import TESTS, TRIAL, candidate
@@ -132,13 +136,23 @@ async def test_the_judge_may_reject_leaks_and_unspecified_behaviour(tmp_path: Pa
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("answer", "reason"), [(UNCLEAR, "unclear"), (JUDGED_LEAK, "leaks")])
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (UNCLEAR, "unclear"),
+        (JUDGED_LEAK, "leaks"),
+        (Reply(content=JUDGED_LEAK.content.replace("It names", "x" * 400)), "leaks"),
+        (Reply(content=JUDGED_LEAK.content.replace("YES", "Yes")), "leaks"),
+        (Reply(content=UNCLEAR.content.lower().replace("\n", "\r\n")), "unclear"),
+    ],
+)
 async def test_a_template_that_the_judge_rejects_loses_the_commit(
     tmp_path: Path, answer: Reply, reason: str
 ) -> None:
     with openai_server([READY, answer]) as judge, pytest.raises(NoStatementError) as raised:
         await state(tmp_path, judge, judge=judge, with_writer=False)
     assert raised.value.reason == reason
+    assert 0 < len(raised.value.detail) <= 300
 
 
 @pytest.mark.parametrize(
@@ -146,7 +160,8 @@ async def test_a_template_that_the_judge_rejects_loses_the_commit(
     [
         Reply(content="LEAKS: NO\nSPECIFIED: NO"),
         Reply(content=f"{UNCLEAR.content}\nLEAKS: NO"),
-        Reply(content=UNCLEAR.content.replace("The value", "x" * 400)),
+        Reply(content=UNCLEAR.content.replace("The value", "\n")),
+        Reply(content="LEAKS: NO\nREASON: x" + " " * 39_000),
         Reply(content=None),
         Reply(status=503, error={"message": "busy"}, headers={"Retry-After": "0"}),
     ],
@@ -187,8 +202,28 @@ async def test_a_checkpoint_answers_like_an_endpoint(tmp_path: Path) -> None:
         assert await writer.model.answer(prompt, max_tokens=8, seed=3) == answer
         assert not answer.stopped
         assert writer.model.spent == 0
+        assert writer.weights == ""
         with pytest.raises(ContextLengthError):
             await writer.model.answer([{"role": "user", "content": "a b " * 2000}], max_tokens=8, seed=3)
+
+
+async def test_new_weights_of_a_checkpoint_are_asked_again(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(SHIPPED / "quickstart", folder)
+    values = {
+        "writer": {"type": "transformer", "checkpoint": str(folder)},
+        "writing": {"max_context": 2048, "max_response": 64},
+    }
+    config = CommitCuration.model_validate({"repositories": ("repo",), "output": "out", **values})
+    prompt = [{"role": "user", "content": "Write."}]
+    for answers, is_new in ((1, False), (1, True), (2, False)):
+        async with opened_models(tmp_path, config) as (writer, _):
+            assert writer is not None
+            with suppress(NoAnswerError):  # cut off
+                await writer.ask(lambda _: prompt, seed=0)
+        assert len(list((tmp_path / "commits" / "answers").glob("*/*"))) == answers
+        if is_new:
+            (folder / "model.safetensors").touch()
 
 
 def test_the_code_of_failing_tests_is_read_to_the_letter() -> None:

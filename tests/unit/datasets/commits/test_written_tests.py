@@ -75,6 +75,16 @@ def test_the_first_block_is_the_test_file(answer: str) -> None:
     assert read_tests(answer.replace("``` py ", "```py ")) == FILE
 
 
+def test_files_below_tmp_path_may_be_read() -> None:
+    code = """def test_f(tmp_path):
+    path = tmp_path / "x"
+    with open(path) as file:
+        assert file.read() == path.read_text()
+    assert [inner.read_bytes() for inner in sorted(tmp_path.iterdir())]
+"""
+    assert read_tests(f"```python\n{code}```") == code
+
+
 @pytest.mark.parametrize(
     ("answer", "problem"),
     [
@@ -86,6 +96,16 @@ def test_the_first_block_is_the_test_file(answer: str) -> None:
         ("```python\n" + "(" * 5000 + "\n```", "no Python|nested"),
         ("```python\n" * 3, "no function named test"),
         (f"x```python\n{FILE}```", "no block"),
+        *(
+            (f"```python\n{code}\n{FILE}```", "must not read source")
+            for code in (
+                "import inspect",
+                "from importlib import resources",
+                "text = m.__file__",
+                "text = open('pkg/m.py').read()",
+                "def test_g(tmp_path):\n    assert 'x' in pathlib.Path('pkg/m.py').read_text()",
+            )
+        ),
     ],
 )
 def test_other_answers_are_refused_with_the_reason(answer: str, problem: str) -> None:
