@@ -97,12 +97,16 @@ class CommitCuration(Section):
             for name, model in models.items()
             if isinstance(model, TransformerPolicyConfig) and model.engine != "builtin"
         ]
+        inert: tuple[str, ...] = ()
         if all(isinstance(model, NoPolicyConfig) for model in models.values()):
-            problems += [
-                Problem("has no effect without a writer or judge: leave it out", f"writing.{name}")
-                for name, field in WritingConfig.model_fields.items()
-                if getattr(self.writing, name) != field.default
-            ]
+            inert, missing = tuple(WritingConfig.model_fields), "writer or judge"
+        elif isinstance(self.writer, NoPolicyConfig):
+            inert, missing = ("attempts", "tests"), "writer"
+        problems += [
+            Problem(f"has no effect without a {missing}: leave it out", f"writing.{name}")
+            for name in inert
+            if getattr(self.writing, name) != WritingConfig.model_fields[name].default
+        ]
         if problems:
             raise ImpossibleSettingsError(problems)
         return self

@@ -114,6 +114,10 @@ def test_the_models_of_a_curation_are_sections_of_their_own() -> None:
     with pytest.raises(ConfigError, match="no effect without a writer or judge") as raised:
         resolve("commits-dataset", {"curation.writing.attempts": 2})
     assert raised.value.problems[0].setting == "curation.writing.attempts"
+    judge = {name.replace("writer", "judge"): value for name, value in writer.items()}
+    with pytest.raises(ConfigError, match="no effect without a writer: leave it out"):
+        resolve("commits-dataset", {**judge, "curation.writing.tests": False})
+    resolve("commits-dataset", {**judge, "curation.writing.timeout_s": 9})
     with pytest.raises(ConfigError) as raised:
         resolve(
             "commits-dataset", {**writer, "curation.writer.temperature": -1, "curation.judge.type": "oracle"}
