@@ -59,6 +59,12 @@ def test_statements_show_a_self_contained_example_and_the_failure() -> None:
     assert "Check the value" not in statement.text
 
 
+def test_form_feeds_do_not_end_lines() -> None:
+    statement = write_statement(candidate(TESTS.replace("\n\n", "\n\f\n")), TRIAL)
+    assert statement is not None
+    assert "assert f() == helper(LIMIT)\n```" in statement.text
+
+
 def test_tests_with_fixtures_or_unknown_names_give_no_example() -> None:
     for name in ("test_with_fixture", "test_unknown"):
         tests = TESTS + "\ndef test_unknown():\n    assert elsewhere()\n"

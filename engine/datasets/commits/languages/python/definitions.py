@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
@@ -30,7 +31,12 @@ def _code(text: str, names: Sequence[str]) -> str:
     """Return the lines of a file's definition; an empty text without it."""
     tree = parse(text)
     node = find_definition(tree, names) if tree is not None else None
-    return "\n".join(text.splitlines()[first_line(node) - 1 : node.end_lineno]) if node is not None else ""
+    return "\n".join(split_lines(text)[first_line(node) - 1 : node.end_lineno]) if node is not None else ""
+
+
+def split_lines(text: str) -> list[str]:
+    """Return the lines of a file as Python's parser counts them; a form feed ends none."""
+    return re.split(r"\r\n|\r|\n", text)
 
 
 def parse(text: str) -> ast.Module | None:

@@ -9,6 +9,7 @@ from functools import partial
 from engine.datasets.commits.languages.base import MODULE, EntityChange
 from engine.errors import HostileInputError
 from engine.isolation import SOURCE_LIMITS, call_isolated
+from engine.python_syntax import drop_docstrings
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -46,7 +47,7 @@ def _compare(old: str, new: str) -> EntityChange | str:
 def _by_name(tree: ast.Module) -> dict[str, list[str]]:
     """Return name → code of all entities of that name, e.g. a property's getter and setter."""
     codes: dict[str, list[str]] = {}
-    for name, code in _entities(tree):
+    for name, code in _entities(drop_docstrings(tree)):
         codes.setdefault(name, []).append(code)
     return codes
 
@@ -54,13 +55,13 @@ def _by_name(tree: ast.Module) -> dict[str, list[str]]:
 def _entities(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
     """Yield qualified name and normalised code of each entity; of a class without its methods."""
     own: list[str] = []
-    for child in _statements(node):
+    body: list[ast.stmt] = getattr(node, "body", [])
+    for child in body:
         if isinstance(child, _DEFINITIONS):
             name = f"{prefix}{child.name}"
             if isinstance(child, ast.ClassDef):
                 yield from _entities(child, f"{name}.")
             else:
-                _drop_docstring(child)
                 yield name, ast.dump(child)
         else:
             own.append(ast.dump(child))
@@ -68,19 +69,3 @@ def _entities(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, str]]:
         heads = [*node.decorator_list, *node.bases, *node.keywords]
         own = [*map(ast.dump, heads), *own]
     yield prefix.removesuffix(".") or MODULE, "\n".join(own)
-
-
-def _statements(node: ast.AST) -> list[ast.stmt]:
-    _drop_docstring(node)
-    body: list[ast.stmt] = getattr(node, "body", [])
-    return body
-
-
-def _drop_docstring(node: ast.AST) -> None:
-    """Remove the docstrings of a definition and of those inside of it."""
-    for inner in ast.walk(node):
-        if (
-            isinstance(inner, (*_DEFINITIONS, ast.Module))
-            and ast.get_docstring(inner, clean=False) is not None
-        ):
-            inner.body = inner.body[1:] or [ast.Pass()]

@@ -8,7 +8,12 @@ import textwrap
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from engine.datasets.commits.languages.python.definitions import find_definition, first_line, parse
+from engine.datasets.commits.languages.python.definitions import (
+    find_definition,
+    first_line,
+    parse,
+    split_lines,
+)
 from engine.errors import HostileInputError
 from engine.isolation import SOURCE_LIMITS, call_isolated
 
@@ -41,7 +46,7 @@ def _body(text: str, names: Sequence[str]) -> str:
     needed = _needed(tree, body)
     if needed is None:
         return ""
-    lines = text.splitlines()
+    lines = split_lines(text)
     code = "\n".join(lines[body[0].lineno - 1 : function.end_lineno])
     parts = [_source(node, needed[node], lines) for node in tree.body if node in needed]
     return "\n".join([*parts, "", textwrap.dedent(code)]).strip()
