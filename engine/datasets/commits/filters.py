@@ -118,15 +118,15 @@ def _select(commit: Commit, language: Language, config: CommitCuration) -> Candi
     gold, _ = keep_files(commit.patch, language.is_code)
     if count_changed_lines(gold) > config.max_lines or len(gold) > config.max_patch_chars:
         return "too_large"
+    if not tests and not (config.writes_tests and language.writes_tests):
+        return "no_tests"
     try:
         entities = {file.path: _entities(commit, file.path, language) for file in code}
     except (SyntaxError, HostileInputError):
-        return "no_syntax"
+        return "no_syntax" if tests else "no_tests"
     entities = {path: change for path, change in entities.items() if change}
-    if not entities:
-        return "no_real_change"
-    if not tests and not (config.writes_tests and language.writes_tests):
-        return "no_tests"
+    if not entities:  # without tests there is nothing to write tests for
+        return "no_real_change" if tests else "no_tests"
     return Candidate(commit=commit, language=language, gold_patch=gold, test_paths=tests, entities=entities)
 
 

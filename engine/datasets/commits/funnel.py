@@ -18,9 +18,10 @@ from engine.tools import printable
 STAGES = (
     ("commits", frozenset[str]()),
     ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty"})),
+    ("has code", frozenset({"no_code", "native_code"})),
     ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
-    ("real change", frozenset({"no_code", "native_code", "no_syntax", "no_real_change"})),
     ("has tests", frozenset({"no_tests", "not_written"})),
+    ("real change", frozenset({"no_syntax", "no_real_change"})),
     ("new", frozenset({"duplicate", "contaminated"})),
     ("tried", frozenset({"not_tried", "waiting"})),
     (

@@ -23,9 +23,8 @@ from engine.datasets.commits.languages.base import WORKDIR, Language
 from engine.datasets.commits.repositories import (
     Repository,
     fetch_repository,
-    find_language,
     list_commits,
-    with_licence,
+    read_head,
 )
 from engine.datasets.commits.statements import Statement
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop, hidden_files, try_candidate
@@ -108,8 +107,7 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
     for spec in shop.config.repositories:
         progress(f"reading the history of {spec}", 0, 0)
         try:
-            repository = await in_thread(partial(_repository, shop, spec))
-            language = await in_thread(partial(find_language, repository, shop.config.language, shop.home))
+            repository, language = await in_thread(partial(_repository, shop, spec))
             found = await in_thread(partial(_select, shop, repository, language, known))
         except (DatasetError, PreflightError) as error:
             funnel.skipped[spec] = redact(printable(str(error)))
@@ -129,13 +127,17 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
     return sorted(work, key=lambda item: item.candidate.commit.date, reverse=True)
 
 
-def _repository(shop: Workshop, spec: str) -> Repository:
-    """Fetch a repository. Raises DatasetError if its licence is not among the wanted ones."""
-    repository = with_licence(fetch_repository(spec, shop.home), shop.home)
+def _repository(shop: Workshop, spec: str) -> tuple[Repository, Language]:
+    """Fetch a repository and find its language.
+
+    Raises DatasetError: it is not usable, or its licence is not among the wanted ones.
+    """
+    fetched = fetch_repository(spec, shop.home)
+    repository, language = read_head(fetched, shop.config.language, shop.home)
     wanted = shop.config.licences
     if wanted and repository.licence.lower() not in map(str.lower, wanted):
         raise DatasetError(f"its licence is '{repository.licence}', not one of {', '.join(wanted)}")
-    return repository
+    return repository, language
 
 
 def _select(

@@ -75,16 +75,27 @@ def fetch_repository(spec: str, home: Path) -> Repository:
     return Repository(spec=spec, name=name, folder=folder, head=head)
 
 
-def with_licence(repository: Repository, home: Path) -> Repository:
-    """Return a repository with the licence of its newest commit; unknown if its tree cannot be written."""
-    with tempfile.TemporaryDirectory(prefix=".licence-", dir=repository.folder.parent) as staging:
-        out = Path(staging, "out")
-        out.mkdir()
+def read_head(repository: Repository, name: Name, home: Path) -> tuple[Repository, Language]:
+    """Return a repository with the licence of its newest commit, and its language.
+
+    Args:
+        repository: the repository.
+        name: its language; ``auto`` takes the one that the files of the commit declare.
+        home: the data folder.
+
+    Raises:
+        DatasetError: the files cannot be written and the language is not named; else the licence is unknown.
+        PreflightError: programs of the language are missing on this machine.
+    """
+    with tempfile.TemporaryDirectory(prefix=".head-", dir=home) as folder:
+        (out := Path(folder, "out")).mkdir()
         try:
             tree = write_tree(repository, repository.head, out, home)
         except DatasetError:
-            return repository
-        return replace(repository, licence=find_licence(tree))
+            if name == "auto":
+                raise
+            return repository, open_language(name, None, home)
+        return replace(repository, licence=find_licence(tree)), open_language(name, tree, home)
 
 
 def _git_folder(path: str) -> str:
@@ -108,18 +119,6 @@ def _has_links(folder: Path) -> bool:
         for parent, folders, names in os.walk(folder)
         for name in (*folders, *names)
     )
-
-
-def find_language(repository: Repository, name: Name, home: Path) -> Language:
-    """Return a language by its name, or the one that the files of the newest commit declare.
-
-    Raises:
-        DatasetError: the files cannot be written.
-        PreflightError: programs of the language are missing on this machine.
-    """
-    with tempfile.TemporaryDirectory(prefix=".language-", dir=home) as folder:
-        (out := Path(folder, "out")).mkdir()
-        return open_language(name, write_tree(repository, repository.head, out, home), home)
 
 
 def list_commits(repository: Repository, language: Language, count: int, home: Path) -> Iterator[Commit]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 from typing import Any
 
 from engine.datasets.commits.filters import Candidate
@@ -13,6 +12,8 @@ from engine.datasets.commits.trials import Trial, hidden_files
 from engine.patches.sections import added_lines, removed_lines
 
 _MAX_EXAMPLE_LINES, _MAX_EXAMPLE_CHARS = 40, 4_000
+_MAX_EXAMPLES = 20
+"""Number of failing tests that are read for an example, each in a process of its own."""
 _MIN_LINE = 14
 """Length from which an added line that a statement contains is a leak, characters."""
 _NGRAM = 8
@@ -35,7 +36,7 @@ class Statement:
 
 def write_statement(candidate: Candidate, trial: Trial) -> Statement | None:
     """Return a statement without leaks; None if there is none."""
-    names = test_names(trial)
+    names = test_names(candidate, trial)
     example = _example(candidate, trial)
     for shown, method in ((example, "template"), ("", "template without example")):
         if not shown and not any(_says_something(message) for message in trial.messages):
@@ -49,8 +50,11 @@ def write_statement(candidate: Candidate, trial: Trial) -> Statement | None:
 
 def find_leaks(text: str, *, gold_patch: str, names: Collection[str], subject: str) -> list[str]:
     """Return what a statement leaks: code of the fix, names of hidden tests, the commit's message."""
-    leaks = [f"hidden test {name}" for name in names if re.search(rf"\b{re.escape(name)}\b", text)]
-    if len(subject) >= _MIN_LINE and _flat(subject) in _flat(text):
+    flat = _flat(text)
+    leaks = [
+        f"hidden test {name}" for name in names if re.search(rf"(?<!\w){re.escape(_flat(name))}(?!\w)", flat)
+    ]
+    if len(subject) >= _MIN_LINE and _flat(subject) in flat:
         leaks.append("the commit's message")
     old = "\n".join(removed_lines(gold_patch))
     added = [line.strip() for line in added_lines(gold_patch) if line.strip() and line.strip() not in old]
@@ -65,11 +69,10 @@ def _flat(text: str) -> str:
     return " ".join(text.split()).casefold()
 
 
-def test_names(trial: Trial) -> set[str]:
-    """Return the names of functions and files of hidden tests."""
+def test_names(candidate: Candidate, trial: Trial) -> set[str]:
+    """Return the names by which a text reveals hidden tests."""
     tests = (*trial.fail_to_pass, *trial.pass_to_pass)
-    functions = {test.partition("[")[0].rpartition("::")[2] for test in tests}
-    return functions - {""} | {PurePosixPath(test.partition("::")[0]).name for test in tests}
+    return set().union(*map(candidate.language.test_names, tests))
 
 
 def _ngrams(text: str) -> set[tuple[str, ...]]:
@@ -115,8 +118,8 @@ def _error(message: str) -> str:
 def failing_tests(candidate: Candidate, trial: Trial) -> str:
     """Return the code of the first failing tests, in order; their whole files if it cannot be found."""
     files = hidden_files(candidate)
-    names = (test.partition("[")[0].partition("::") for test in trial.fail_to_pass)
-    tests = list(dict.fromkeys((path, name.replace("::", ".")) for path, _, name in names))
+    ids = (test.partition("::") for test in trial.fail_to_pass)
+    tests = list(dict.fromkeys((path, name.partition("[")[0].replace("::", ".")) for path, _, name in ids))
     whole = dict.fromkeys(path for path, _ in tests if path in files)
     return candidate.language.definitions(files, tests[:_MAX_SHOWN_TESTS]) or "\n\n".join(
         files[path] for path in whole
@@ -126,7 +129,7 @@ def failing_tests(candidate: Candidate, trial: Trial) -> str:
 def _example(candidate: Candidate, trial: Trial) -> str:
     """Return the code of a failing test that runs by itself; an empty text without a short one."""
     files = hidden_files(candidate)
-    for test in trial.fail_to_pass:
+    for test in trial.fail_to_pass[:_MAX_EXAMPLES]:
         example = candidate.language.example(files.get(test.partition("::")[0], ""), test)
         if example and example.count("\n") < _MAX_EXAMPLE_LINES and len(example) < _MAX_EXAMPLE_CHARS:
             return example

@@ -170,7 +170,7 @@ async def _write(
     leaks = find_leaks(
         text,
         gold_patch=candidate.gold_patch,
-        names=test_names(subject.trial),
+        names=test_names(candidate, subject.trial),
         subject=candidate.commit.subject,
     )
     if leaks:

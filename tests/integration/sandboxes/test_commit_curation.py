@@ -19,7 +19,7 @@ from engine.datasets.commits.funnel import NoTasksError
 from engine.datasets.commits.languages.python.environments import resolve
 from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.commits.make import make_commit_tasks
-from engine.datasets.commits.repositories import fetch_repository, list_commits, write_tree
+from engine.datasets.commits.repositories import fetch_repository, list_commits, read_head, write_tree
 from engine.datasets.commits.trials import Trial, TrialStore, Workshop
 from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.store import Dataset, load_dataset
@@ -161,8 +161,9 @@ def test_every_commit_is_a_task_or_lost_for_its_reason(dataset: Dataset, commits
     }  # fmt: skip
     assert dataset.provenance["examples"]["collection"][0]["commit"] == commits["collection"]
     assert {stage["stage"]: stage["commits"] for stage in funnel} == {
-        "commits": 7, "one change": 6, "small enough": 6, "real change": 5, "has tests": 5, "new": 5,
-        "tried": 5, "builds": 5, "tests run": 4, "tests differ": 2, "stable": 2, "stated": 2, "wanted": 2,
+        "commits": 7, "one change": 6, "has code": 5, "small enough": 5, "has tests": 5, "real change": 5,
+        "new": 5, "tried": 5, "builds": 5, "tests run": 4, "tests differ": 2, "stable": 2, "stated": 2,
+        "wanted": 2,
     }  # fmt: skip
     assert [row.answer.metadata["commit"] for row in dataset.rows] == [commits["unstable"], commits["fix"]]
 
@@ -256,6 +257,17 @@ async def test_folders_without_history_are_named(
 async def test_repositories_with_other_licences_are_not_used(home: Path, commits: dict[str, str]) -> None:
     with pytest.raises(DatasetError, match="its licence is 'MIT', not one of BSD-3-Clause, ISC"):
         await run(home, NoBackend(), licences=["BSD-3-Clause", "ISC"])
+
+
+def test_a_named_language_needs_no_files_of_the_newest_commit(home: Path, tmp_path: Path) -> None:
+    repository = GitHistory(tmp_path / "emptied")
+    repository.commit("Begin.", {"a.py": "x = 1\n"})
+    repository.git("rm", "-q", "a.py")
+    repository.git("commit", "-q", "-m", "Empty.")
+    cloned = fetch_repository(str(repository.folder), home)
+    assert read_head(cloned, "python", home) == (cloned, Python(home))
+    with pytest.raises(DatasetError, match="it is empty"):
+        read_head(cloned, "auto", home)
 
 
 def test_submodules_and_links_of_a_commit_are_not_written(home: Path, tmp_path: Path) -> None:

@@ -155,6 +155,13 @@ class Language(Protocol):
             test: its id, ``FILE::NAME``.
         """
 
+    def test_names(self, test: str) -> set[str]:
+        """Return the names by which a text reveals a hidden test.
+
+        Args:
+            test: its id, ``FILE::NAME``.
+        """
+
     def definitions(self, files: Mapping[str, str], names: Iterable[tuple[str, str]]) -> str:
         """Return the code of functions and classes; those that cannot be found are left out.
 

@@ -89,12 +89,14 @@ def test_leaks_of_every_kind_are_found() -> None:
         code=("pkg/m.py", "a = 1\n", "a = compute(left, right, mode='fast')\nb = 1\n")
     ).gold_patch
     subject = "Fix the mode of compute."
-    leaks = partial(find_leaks, gold_patch=gold, names={"test_value", "test_m.py"}, subject=subject)
+    names = {"test_value", "test_m.py", "adds f(x)!"}
+    leaks = partial(find_leaks, gold_patch=gold, names=names, subject=subject)
     assert leaks("it fails") == []
     for text, leak in (
         ("use a = compute(left, right, mode='fast')", "line of the fix"),
         ("call compute ( left, right,\nmode = 'fast' )", "code of the fix"),
         ("run test_value", "hidden test test_value"),
+        ("It Adds\nf(x)!", "hidden test adds f(x)!"),
         ("see tests/test_m.py", "hidden test test_m.py"),
         ("Fix the mode of compute. Please", "the commit's message"),
     ):

@@ -67,6 +67,7 @@ def test_a_fix_with_tests_is_a_candidate_without_its_tests_in_the_gold_patch() -
         (commit(("pkg/m.py", CODE[1], CODE[1] + "# done\n"), TEST), "no_real_change"),
         (commit(("pkg/m.py", "print 'x'\n", "print 'y'\n"), TEST), "no_syntax"),
         (commit(CODE), "no_tests"),
+        (commit(("pkg/m.py", CODE[1], CODE[1] + "# done\n")), "no_tests"),
     ],
 )
 def test_other_commits_are_left_out_for_their_reason(change: Commit, reason: str) -> None:

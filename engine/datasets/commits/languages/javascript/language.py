@@ -27,7 +27,7 @@ from engine.datasets.commits.languages.javascript.environments import (
     resolve,
 )
 from engine.datasets.commits.languages.javascript.package_files import PackageFile, read_package
-from engine.datasets.paths import is_configuration, is_test_path
+from engine.datasets.paths import is_configuration, is_test_folder, is_test_path
 from engine.errors import DatasetError, PreflightError
 from engine.sandbox.base import Sandbox
 from engine.testing.testrun import LOG_BYTES, REPORT_BYTES, TestRun, junit_address, log_text, parse_junit
@@ -36,9 +36,13 @@ from engine.types import GradeRule
 
 _SUFFIXES = (".js", ".cjs", ".mjs")
 _SUPPORT = re.compile(
-    r"(?:^|/)(?:_?fixtures?|support|helpers?|utils?|__mocks__|__snapshots__|mocks?|data)(?:/|\.\w+$)"
+    r"(?:^|/)(?:(?:_?fixtures?|support|helpers?|utils?|__mocks__|__snapshots__|mocks?|data)/"
+    r"|(?:_?fixtures?|support|helpers?|mocks?)\.\w+$)"
 )
-"""Files of test folders without tests."""
+"""Files of test folders without tests, from the outermost test folder on."""
+_TEST_NAME = re.compile(r"\.(?:tests?|spec)\.[cm]?js$")
+_MIN_TITLE_WORDS = 3
+"""Words from which the title of a test is more than the name of what it tests."""
 _SETTINGS = re.compile(r"(?:^|/)(?:\.[^/]*|[^/]+\.(?:config|min))\.[cm]?js$")
 """Settings of tools, and bundled code."""
 _MISSING = re.compile(
@@ -111,7 +115,12 @@ class JavaScript:
 
     def is_test_file(self, path: str) -> bool:
         """See ``Language.is_test_file``."""
-        return path.endswith(_SUFFIXES) and is_test_path(path) and not _SUPPORT.search(path)
+        if not path.endswith(_SUFFIXES) or not is_test_path(path):
+            return False
+        parts = path.split("/")
+        folders = [at for at, name in enumerate(parts[:-1]) if is_test_folder(name)]
+        is_support = bool(folders) and _SUPPORT.search("/".join(parts[folders[0] :])) is not None
+        return not is_support or _TEST_NAME.search(path) is not None
 
     def module_name(self, path: str) -> str:
         """Return the path of a module without its suffix, of an index that of its folder."""
@@ -125,6 +134,13 @@ class JavaScript:
     def example(self, text: str, test: str) -> str:
         """See ``Language.example``."""
         return syntax.example(text, test.partition("::")[2], home=self._home)
+
+    def test_names(self, test: str) -> set[str]:
+        """Return the titles of a test if they have several words, and its file: by path if named as code."""
+        path, _, title = test.partition("::")
+        name = PurePosixPath(path).name
+        names = {name if _TEST_NAME.search(name) else path}
+        return names | {title} if len(title.split()) >= _MIN_TITLE_WORDS else names
 
     def definitions(self, files: Mapping[str, str], names: Iterable[tuple[str, str]]) -> str:  # noqa: ARG002
         """Return nothing: prompts get the whole files."""

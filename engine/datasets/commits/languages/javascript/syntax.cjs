@@ -119,7 +119,8 @@ function children (node) {
     .filter((child) => child && typeof child.type === 'string').map((child) => [key, child]))
 }
 
-function find (node, title, prefix) {
+// Returns the callback of a test by its own title, or by those of its suites and its own.
+function find (node, title, isOwn, prefix = '') {
   let titles = prefix
   if (node.type === 'CallExpression' && node.arguments[0]) {
     const name = nameOf(node.callee).split('.')
@@ -128,11 +129,11 @@ function find (node, title, prefix) {
     const own = node.arguments[0].value
     if (callback && typeof own === 'string' && (isTest || SUITES.has(name[0]))) {
       titles = prefix ? `${prefix} ${own}` : own
-      if (isTest && (titles === title || own === title)) return callback
+      if (isTest && (isOwn ? own : titles) === title) return callback
     }
   }
   for (const [, child] of children(node)) {
-    const found = find(child, title, titles)
+    const found = find(child, title, isOwn, titles)
     if (found) return found
   }
   return null
@@ -165,7 +166,7 @@ function patterns (node, defined) {
 
 function example (text, title) {
   const tree = parsed(text)
-  const callback = find(tree, title, '')
+  const callback = find(tree, title, false) || find(tree, title, true)
   if (!callback || callback.body.type !== 'BlockStatement' || !callback.body.body.length) return ''
   if (!callback.params.every((parameter) => PARAMETERS.has(parameter.name))) return ''
   const declarations = new Map()

@@ -78,6 +78,11 @@ class Python:
         """See ``Language.example``."""
         return examples.example(text, test)
 
+    def test_names(self, test: str) -> set[str]:
+        """Return the name of a test's function and that of its file."""
+        path, _, names = test.partition("[")[0].partition("::")
+        return {PurePosixPath(path).name, names.rpartition("::")[2]} - {""}
+
     def definitions(self, files: Mapping[str, str], names: Iterable[tuple[str, str]]) -> str:
         """See ``Language.definitions``."""
         return definitions.definitions(files, names)

@@ -54,6 +54,13 @@ def language(tmp_path_factory: pytest.TempPathFactory) -> JavaScript:
         ("lib/test.js", True, False),
         ("src/__tests__/app.cjs", False, True),
         ("lib/app.spec.js", False, True),
+        ("src/utils/parse.test.js", False, True),
+        ("src/utils/__tests__/a.js", False, True),
+        ("lib/helpers/x.spec.js", False, True),
+        ("packages/data/test/x.js", False, True),
+        ("test/utils.js", False, True),
+        ("test/utils/x.js", False, False),
+        ("src/__mocks__/x.js", False, False),
         ("test/support/env.js", False, False),
         ("test/fixtures/app.js", False, False),
         ("test/data.json", False, False),
@@ -122,6 +129,25 @@ def test_an_example_has_the_declarations_that_it_needs(language: JavaScript) -> 
     assert language.example(TESTS, "test/f.js::f loads") == (
         "import * as all from '../all.mjs'\n\nall.load(done)"
     )
+
+
+def test_the_titles_of_suites_tell_equal_tests_apart(language: JavaScript) -> None:
+    tests = """describe('a', () => { it('b works', () => { return 1 }) })
+describe('b', () => { it('works', () => { return 2 }) })
+"""
+    assert language.example(tests, "test/f.js::b works") == "return 2"
+    assert language.example(tests, "test/f.js::works") == "return 2"
+
+
+@pytest.mark.parametrize(
+    ("test", "names"),
+    [
+        ("test/clamp.js::clamp", {"test/clamp.js"}),
+        ("lib/clamp.test.js::clamp [a] it!", {"clamp.test.js", "clamp [a] it!"}),
+    ],
+)
+def test_only_titles_of_several_words_reveal_tests(language: JavaScript, test: str, names: set[str]) -> None:
+    assert language.test_names(test) == names
 
 
 @pytest.mark.parametrize("title", ["f shares", "f", "absent"])
