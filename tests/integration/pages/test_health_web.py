@@ -103,6 +103,21 @@ def test_last_validation_of_a_task_in_a_run_replaces_earlier_ones(home: Path, ro
     assert Validation.objects.count() == 1
 
 
+def test_an_event_after_a_synchronisation_loses_no_passed_wrong_patch(
+    home: Path, rows: list[TaskRow]
+) -> None:
+    run, claim, stream = validation_run()
+    found = make_record(rows[0], RowStatus.VALID, run=str(run.pk), strength=strength(3, 4))
+    append(folder(home), [found])
+    datasets.sync(name="d")
+    add_validation(stream, found.without_secrets())
+    post(claim, stream)
+    datasets.sync(name="d")
+    measured = Validation.objects.get().strength
+    assert measured is not None
+    assert measured["passed"] == ["a fault in f, a.py:3"]
+
+
 def test_mirrored_file_agrees_with_the_standings_read_by_engines(home: Path, rows: list[TaskRow]) -> None:
     append(
         folder(home),

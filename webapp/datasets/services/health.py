@@ -35,13 +35,17 @@ def dataset_folder(dataset: Dataset) -> Path:
 
 
 def record(*, run: Run, records: Sequence[ValidationRecord]) -> None:
-    """Store a run's validation results; results of tasks not mirrored yet are stored with the tasks."""
+    """Store a run's validation results; results of tasks not mirrored yet are stored with the tasks.
+
+    Events lack what tells the answers: the next synchronisation reads the whole file again.
+    """
     dataset_id = run.dataset_id
     if dataset_id is None:
         name = run.config.get("dataset", {}).get("name", "")
         dataset_id = Dataset.objects.filter(name=name).values_list("pk", flat=True).first()
     if dataset_id is not None:
         store(dataset_id, records, [])
+        Dataset.objects.filter(pk=dataset_id).exclude(health_checksum="").update(health_checksum="")
 
 
 @transaction.atomic
