@@ -41,7 +41,7 @@ API_OPERATORS = {
     ),
     "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log", "POST /pool/reap",
     "POST /alerts/{int:alert_id}/acknowledge", "POST /imports", "GET /datasets/{name}/export",
-    "POST /datasets/{name}/sync", "POST /datasets/{name}/validate",
+    "POST /datasets/{name}/sync", "POST /datasets/{name}/validate", "POST /datasets/{name}/harden",
     "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
     "GET /trajectories/{int:trajectory_id}/test-log",
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission",
