@@ -98,7 +98,7 @@ class _Rejected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Subject:
-    """What a statement is about."""
+    """Subject of a statement: a commit, its trial and failing tests."""
 
     candidate: Candidate
     trial: Trial

@@ -97,7 +97,7 @@ class ResultStore:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What the hardening of one task needs."""
+    """Hardening of single tasks, with kept results and honest alternatives."""
 
     hardener: Hardener
     store: ResultStore

@@ -46,7 +46,7 @@ _MAX_SCRIPT = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageFile:
-    """What a package declares."""
+    """Declarations of a package: requirements, test script, runner."""
 
     name: str = ""
     runtime: tuple[str, ...] = ()
