@@ -15,7 +15,6 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 
 from engine.config.run import ValidateRun
@@ -34,7 +33,8 @@ from engine.events.health import (
 )
 from engine.events.types import TaskValidated
 from engine.grading.counterfactual.store import FileReferences
-from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult
+from engine.orchestrator.context import RunContext, RunResult
+from engine.orchestrator.parallel_work import work_in_parallel
 from engine.orchestrator.setup import announce, open_backend
 from engine.orchestrator.tasks.row_check import RowCheck, RowFinding
 from engine.orchestrator.verification.stored_trajectories import open_sources, patches_with
@@ -107,41 +107,17 @@ class Validation:
             run_id=self._run.run_id,
             failed=await self._run.interruptible(asyncio.to_thread(_failed_patches, self._config, self._run)),
         )
-        active: set[asyncio.Task[RowFinding]] = set()
         self._report(force=True)
-        try:
-            while self._left or active:
-                self._run.check()
-                paused = self._run.control.desired() == "pause"
-                if paused and not active:
-                    await self._run.safe_point()
-                    continue
-                if not paused:
-                    await self._admit(active, check, backend)
-                finished, active = await asyncio.wait(
-                    active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                await self._record([task.result() for task in finished])
-        finally:
-            for task in active:
-                task.cancel()
-            if active:
-                await asyncio.wait(active, timeout=CANCEL_S)
+        await work_in_parallel(
+            self._run,
+            self._left,
+            check,
+            backend=backend,
+            image=lambda row: row.task.image,
+            width=self._config.grading.max_parallel,
+            record=self._record,
+        )
         self._report(force=True)
-
-    async def _admit(
-        self, active: set[asyncio.Task[RowFinding]], check: RowCheck, backend: SandboxBackend
-    ) -> None:
-        """Start rows up to the parallel limit, and prepare the backend for the next ones."""
-        width = self._config.grading.max_parallel
-        begun = 0
-        while self._left and len(active) < width:
-            row = self._left.popleft()
-            active.add(asyncio.create_task(check(row)))
-            begun += 1
-        if begun and self._left:
-            upcoming = islice(self._left, width)
-            await backend.prepare(dict(Counter(row.task.image for row in upcoming)))
 
     async def _record(self, found: Sequence[RowFinding]) -> None:
         """Record findings on disk, then as events; the server reads the disk after a crash in between."""

@@ -1,6 +1,6 @@
 """Curation of a dataset from commits: history → candidates → trials → statements → rows.
 
-Results of trials are kept (``TrialStore``): a curation that was stopped or killed continues with them.
+Results of trials are kept (``kept_trials``): a curation that was stopped or killed continues with them.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from engine.datasets.commits.repositories import (
     read_head,
 )
 from engine.datasets.commits.statements import Statement
-from engine.datasets.commits.trials import Trial, TrialStore, Workshop, hidden_files, try_candidate
+from engine.datasets.commits.trials import Trial, Workshop, hidden_files, kept_trials, try_candidate
 from engine.datasets.commits.written_statements import NoStatementError, count_statements, find_statement
 from engine.datasets.commits.written_tests import NOT_WRITTEN, try_written_tests
 from engine.datasets.importers.filters import Exclusion
+from engine.datasets.kept_results import KeptResults
 from engine.datasets.store import Dataset, save_dataset, with_content_id
 from engine.errors import (
     DatasetError,
@@ -62,7 +63,7 @@ class _Work:
     """One candidate of one repository."""
 
     repository: Repository
-    store: TrialStore
+    trials: KeptResults[Trial]
     candidate: Candidate
 
 
@@ -113,14 +114,14 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
             funnel.skipped[spec] = redact(printable(str(error)))
             progress(f"skipped {spec}: {funnel.skipped[spec]}", 0, 0)
             continue
-        store = TrialStore(shop.home, repository, language, shop.config, shop.sandbox, shop.seed)
+        trials = kept_trials(shop.home, repository, language, shop.config, shop.sandbox, shop.seed)
         for sha, selected in found:
             funnel.total += 1
             if isinstance(selected, Exclusion):
                 funnel.lose(selected.by, repository, sha, selected.detail, position=funnel.total)
             else:
                 funnel.candidates += 1
-                work.append(_Work(repository=repository, store=store, candidate=selected))
+                work.append(_Work(repository=repository, trials=trials, candidate=selected))
     if len(funnel.skipped) == len(shop.config.repositories):
         reasons = "; ".join(f"{spec}: {reason}" for spec, reason in funnel.skipped.items())
         raise DatasetError(f"no repository can be used. {reasons}")
@@ -255,13 +256,13 @@ async def _trial(shop: Workshop, item: _Work, failures: list[str]) -> Trial:
     failures.clear()
     trial = trial.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
     if trial.reason not in _NOT_KEPT:
-        item.store.keep(key, trial)
+        item.trials.keep(key, trial)
     return trial
 
 
 def _kept_trial(shop: Workshop, item: _Work) -> Trial | None:
     """Return the usable result of an earlier trial of a candidate; None if there is none."""
-    kept = item.store.get(item.candidate.key)
+    kept = item.trials.get(item.candidate.key)
     return kept if kept is not None and (kept.reason or image_exists(shop.home, kept.image)) else None
 
 
@@ -269,7 +270,7 @@ def _was_tried(shop: Workshop, item: _Work) -> bool:
     """Return whether an earlier curation tried a candidate, with its own tests or those of a model."""
     if item.candidate.test_paths:
         return _kept_trial(shop, item) is not None
-    return item.store.has_written(item.candidate.commit.sha)
+    return any(key.startswith(f"{item.candidate.commit.sha}-") for key in item.trials)
 
 
 async def _stated(shop: Workshop, item: _Work, trial: Trial) -> tuple[Trial, TaskRow | None]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import random
 import re
 import shlex
@@ -25,6 +23,7 @@ from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.languages.base import WORKDIR, Environment, Language, Project, UnsuitableError
 from engine.datasets.commits.repositories import Repository, write_tree
 from engine.datasets.curation.baseline import sandbox_spec
+from engine.datasets.kept_results import KeptResults
 from engine.datasets.paths import is_test_path
 from engine.errors import DatasetError, HostError, SandboxError
 from engine.sandbox.base import Sandbox, SandboxBackend, SandboxSpec
@@ -70,8 +69,15 @@ class Trial(BaseModel):
     """Duration of the trial."""
 
 
-class TrialStore:
-    """Results of a repository's candidates, kept under ``home/commits`` for the next curation.
+def kept_trials(
+    home: Path,
+    repository: Repository,
+    language: Language,
+    config: CommitCuration,
+    sandbox: SandboxConfig,
+    seed: int,
+) -> KeptResults[Trial]:
+    """Return the trials of a repository's candidates by earlier curations, under ``home/commits``.
 
     Args:
         home: the data folder.
@@ -81,49 +87,11 @@ class TrialStore:
         sandbox: limits of the test runs.
         seed: of the order of tests.
     """
-
-    def __init__(
-        self,
-        home: Path,
-        repository: Repository,
-        language: Language,
-        config: CommitCuration,
-        sandbox: SandboxConfig,
-        seed: int,
-    ) -> None:
-        limits = "-".join(map(str, sandbox.limits().values()))
-        folder = home / "commits" / repository.folder.stem
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        settings = (
-            f"v{_VERSION}-{language.tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}-{seed}"
-        )
-        self._path = folder / f"trials-{settings}.jsonl"
-        self._known: dict[str, Trial] = {}
-        for line in self._path.read_text().splitlines() if self._path.exists() else ():
-            try:
-                kept = json.loads(line)
-                self._known[kept["sha"]] = Trial.model_validate(kept["trial"])
-            except (ValueError, KeyError, TypeError):
-                continue  # cut off when the process was killed
-
-    def get(self, sha: str) -> Trial | None:
-        """Return the kept result of a commit; None if there is none."""
-        return self._known.get(sha)
-
-    def has_written(self, sha: str) -> bool:
-        """Return whether there is a result of a commit with tests by a model."""
-        return any(key.startswith(f"{sha}-") for key in self._known)
-
-    def keep(self, sha: str, trial: Trial) -> None:
-        """Store the result of a commit."""
-        self._known[sha] = trial
-        # A line that a killed process left without its end must not swallow this one.
-        line = "\n" + json.dumps({"sha": sha, "trial": trial.model_dump(mode="json")}) + "\n"
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+    limits = "-".join(map(str, sandbox.limits().values()))
+    settings = (
+        f"v{_VERSION}-{language.tools}-{config.stability_runs}-{config.test_timeout_s:g}-{limits}-{seed}"
+    )
+    return KeptResults(home / "commits" / repository.folder.stem / f"trials-{settings}.jsonl", Trial)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

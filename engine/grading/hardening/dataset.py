@@ -1,14 +1,12 @@
 """Hardening of a dataset: a new version in which weak tasks have additional tests.
 
-Results are kept (``ResultStore``): a run that was stopped or killed continues with them.
+Results are kept (``kept_hardenings``): a run that was stopped or killed continues with them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +19,7 @@ import structlog
 from engine.config.hardening import HardeningConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.health import row_content
+from engine.datasets.kept_results import KeptResults
 from engine.datasets.replaced import RowIdentity
 from engine.datasets.store import Dataset, load_dataset, save_dataset
 from engine.errors import DatasetError, HostError, SandboxError, describe_error
@@ -54,8 +53,10 @@ _VERSION = 2
 """Raise it when the result of the same task may change."""
 
 
-class ResultStore:
-    """Results of a dataset's tasks, kept under ``home/hardening`` for the next run.
+def kept_hardenings(
+    home: Path, config: HardeningConfig, sandbox: SandboxConfig, seed: int
+) -> KeptResults[Hardening]:
+    """Return the results of a dataset's tasks by earlier runs, under ``home/hardening``.
 
     Args:
         home: the data folder.
@@ -63,36 +64,10 @@ class ResultStore:
         sandbox: limits of the test runs.
         seed: of the order of tests.
     """
-
-    def __init__(self, home: Path, config: HardeningConfig, sandbox: SandboxConfig, seed: int) -> None:
-        folder = home / "hardening"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        settings = (config.wrong_patches, config.max_tests, config.test_timeout_s, seed)
-        content = repr((_VERSION, GRADER_VERSION, settings, sorted(sandbox.limits().items())))
-        digest = hashlib.sha256(content.encode()).hexdigest()[:12]
-        self._path = folder / f"{config.dataset}-{digest}.jsonl"
-        self._known: dict[str, Hardening] = {}
-        for line in self._path.read_text().splitlines() if self._path.exists() else ():
-            try:
-                kept = json.loads(line)
-                self._known[kept["key"]] = Hardening.model_validate(kept["result"])
-            except (ValueError, KeyError, TypeError):
-                continue  # cut off when the process was killed
-
-    def get(self, key: str) -> Hardening | None:
-        """Return the kept result of a task and its alternatives; None if there is none."""
-        return self._known.get(key)
-
-    def keep(self, key: str, result: Hardening) -> None:
-        """Store the result of a task and its alternatives."""
-        self._known[key] = result
-        # A line that a killed process left without its end must not swallow this one.
-        line = "\n" + json.dumps({"key": key, "result": result.model_dump(mode="json")}) + "\n"
-        file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
+    settings = (config.wrong_patches, config.max_tests, config.test_timeout_s, seed)
+    content = repr((_VERSION, GRADER_VERSION, settings, sorted(sandbox.limits().items())))
+    digest = hashlib.sha256(content.encode()).hexdigest()[:12]
+    return KeptResults(home / "hardening" / f"{config.dataset}-{digest}.jsonl", Hardening)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +75,12 @@ class _Work:
     """Hardening of single tasks, with kept results and honest alternatives."""
 
     hardener: Hardener
-    store: ResultStore
+    earlier: KeptResults[Hardening]
     alternatives: Mapping[tuple[str, str], Sequence[str]]
 
     def kept(self, row: TaskRow) -> Hardening | None:
         """Return the result of an earlier run; None if there is none."""
-        return self.store.get(self._key(row))
+        return self.earlier.get(self._key(row))
 
     def _key(self, row: TaskRow) -> str:
         content = repr((row_content(row), *self._patches(row)))
@@ -128,7 +103,7 @@ class _Work:
             result = Hardening(reason="error", detail=describe_error(error)[:500])
         result = result.model_copy(update={"seconds": round(time.monotonic() - started, 2)})
         if result.reason not in LOST:
-            self.store.keep(self._key(row), result)
+            self.earlier.keep(self._key(row), result)
         return result
 
 
@@ -164,8 +139,8 @@ async def harden_dataset(
     started = time.monotonic()
     dataset = await asyncio.to_thread(load_dataset, home, config.dataset)
     hardener = Hardener(config, backend=backend, sandbox=sandbox, run_id=run_id, seed=seed)
-    store = await asyncio.to_thread(ResultStore, home, config, sandbox, seed)
-    work = _Work(hardener=hardener, store=store, alternatives=alternatives or {})
+    earlier = await asyncio.to_thread(kept_hardenings, home, config, sandbox, seed)
+    work = _Work(hardener=hardener, earlier=earlier, alternatives=alternatives or {})
     results = await _results(work, dataset.rows, config.workers, progress)
     lost = Counter(result.reason for result in results if result.reason)
     if not len(results) - lost.total():

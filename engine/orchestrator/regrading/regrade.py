@@ -14,7 +14,6 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import asdict
-from itertools import islice
 from pathlib import Path
 
 from engine.config.run import RegradeRun
@@ -34,7 +33,8 @@ from engine.grading.counterfactual.store import FileReferences
 from engine.grading.grader import Grader
 from engine.grading.retries import graded, retry_waits
 from engine.orchestrator.collection.ledger import type_of
-from engine.orchestrator.context import CANCEL_S, POLL_S, RunContext, RunResult, RunStopped
+from engine.orchestrator.context import RunContext, RunResult, RunStopped
+from engine.orchestrator.parallel_work import work_in_parallel
 from engine.orchestrator.regrading.plan import DistinctPatch, Plan, make_plan
 from engine.orchestrator.regrading.rows import DatasetRows, GradableRow, Refusal, RowsOfRun
 from engine.orchestrator.setup import announce, open_backend
@@ -127,41 +127,17 @@ class Regrading:
         for key, refusal in self._plan.refused.items():
             if (known := self._records.get(key)) is None or known.obstacle is not refusal.obstacle:
                 self._refuse(key, refusal)
-        active: set[asyncio.Task[None]] = set()
         self._report(force=True)
-        try:
-            while self._left or active:
-                self._run.check()
-                paused = self._run.control.desired() == "pause"
-                if paused and not active:
-                    await self._run.safe_point()
-                    continue
-                if not paused:
-                    await self._admit(active, backend)
-                finished, active = await asyncio.wait(
-                    active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                for task in finished:
-                    task.result()
-        finally:
-            for task in active:
-                task.cancel()
-            if active:
-                await asyncio.wait(active, timeout=CANCEL_S)
+        await work_in_parallel(
+            self._run,
+            self._left,
+            lambda patch: self._grade(self._grader(patch.row.dataset, backend), patch),
+            backend=backend,
+            image=lambda patch: patch.row.row.task.image,
+            width=self._config.grading.max_parallel,
+            record=self._record_grades,
+        )
         self._report(force=True)
-
-    async def _admit(self, active: set[asyncio.Task[None]], backend: SandboxBackend) -> None:
-        """Start patches up to the parallel limit, and prepare the backend for the next ones."""
-        width = self._config.grading.max_parallel
-        begun = 0
-        while self._left and len(active) < width:
-            patch = self._left.popleft()
-            grader = self._grader(patch.row.dataset, backend)
-            active.add(asyncio.create_task(self._grade(grader, patch)))
-            begun += 1
-        if begun and self._left:
-            upcoming = islice(self._left, width)
-            await backend.prepare(dict(Counter(patch.row.row.task.image for patch in upcoming)))
 
     def _grader(self, dataset: str, backend: SandboxBackend) -> Grader:
         if dataset not in self._graders:
@@ -175,17 +151,22 @@ class Regrading:
             )
         return self._graders[dataset]
 
-    async def _grade(self, grader: Grader, distinct: DistinctPatch) -> None:
-        """Grade a patch as an evaluation does, and record the verdict for each of its trajectories."""
+    async def _grade(self, grader: Grader, distinct: DistinctPatch) -> tuple[DistinctPatch, Grade]:
+        """Grade a patch as an evaluation does."""
         patch = await asyncio.to_thread(distinct.read)
         settings = self._config.regrade
         grade = await graded(
             lambda: grader.grade(distinct.row.row, patch, evaluation=True),
             retry_waits(settings.infra_retries, settings.retry_wait_s),
         )
-        for member in distinct.members:
-            self._record(member, self._record_of(member, distinct.row, grade))
-        self._report()
+        return distinct, grade
+
+    async def _record_grades(self, grades: list[tuple[DistinctPatch, Grade]]) -> None:
+        """Record the verdict of each patch for each of its trajectories."""
+        for distinct, grade in grades:
+            for member in distinct.members:
+                self._record(member, self._record_of(member, distinct.row, grade))
+            self._report()
 
     def _record_of(self, key: TrajectoryId, row: GradableRow, grade: Grade) -> RegradeRecord:
         original = self._plan.originals[key]

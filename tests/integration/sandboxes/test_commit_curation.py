@@ -20,7 +20,7 @@ from engine.datasets.commits.languages.python.environments import resolve
 from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository, list_commits, read_head, write_tree
-from engine.datasets.commits.trials import Trial, TrialStore, Workshop
+from engine.datasets.commits.trials import Trial, Workshop
 from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, HostError, PreflightError
@@ -319,7 +319,7 @@ async def test_one_odd_commit_costs_itself(
         await run(home, NoBackend(), repositories=[str(tmp_path / "toy")])
     assert "odd" in raised.value.record["examples"]["error"][0]["detail"]
     kept = next((home / "commits").glob(f"{fetch_repository(str(tmp_path / 'toy'), home).folder.stem}/*"))
-    reasons = [json.loads(line)["trial"]["reason"] for line in kept.read_text().splitlines() if line]
+    reasons = [json.loads(line)["result"]["reason"] for line in kept.read_text().splitlines() if line]
     assert sorted(reasons) == ["no_difference", "no_difference", "no_difference"]
 
 
@@ -373,18 +373,6 @@ async def test_failures_in_a_row_end_the_curation_and_are_not_kept(
         await run(home, NoBackend(), repositories=[str(tmp_path / "toy")])
     stem = fetch_repository(str(tmp_path / "toy"), home).folder.stem
     assert not list((home / "commits" / stem).iterdir())
-
-
-def test_a_torn_line_of_kept_trials_costs_itself(home: Path, commits: dict[str, str]) -> None:
-    repository = fetch_repository(str(home / "toy"), home)
-    config = CommitCuration(repositories=("toy",), output="x", stability_runs=9)
-    store = TrialStore(home, repository, Python(home), config, SANDBOX, seed=0)
-    store.keep("a", Trial(reason="timeout"))
-    path = next((home / "commits").glob("*/*-9-120-*"))
-    path.write_text(path.read_text()[:-9])
-    TrialStore(home, repository, Python(home), config, SANDBOX, seed=0).keep("b", Trial(reason="tree"))
-    again = TrialStore(home, repository, Python(home), config, SANDBOX, seed=0)
-    assert (again.get("a"), again.get("b")) == (None, Trial(reason="tree"))
 
 
 def test_a_large_file_in_a_commit_does_not_end_the_history(home: Path, tmp_path: Path) -> None:
