@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from django.db import models
 
+from webapp.rollouts.models.trajectory_key import TrajectoryKey
 from webapp.runs.models.runs import Run
 
 
-class Regrade(models.Model):
-    """Verdict that a regrading gave one trajectory beside its own, or the reason why there is none.
-
-    The row identifies the trajectory by its natural key and the attempt that produced it, as ``Score`` does.
-    """
+class Regrade(TrajectoryKey):
+    """Verdict that a regrading gave one trajectory beside its own, or the reason why there is none."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="regrades", db_index=False)
     """The regrading."""
-    source = models.CharField(max_length=200)
-    """Run of the trajectory, by folder name."""
-    source_epoch = models.IntegerField(null=True, blank=True)
-    """Attempt of that run that produced the trajectory."""
-    phase = models.CharField(max_length=64)
-    iteration = models.IntegerField()
-    task_key = models.CharField(max_length=64)
-    index = models.IntegerField()
     old_verdict = models.CharField(max_length=16)
     """Verdict of the trajectory's own grading."""
     old_reward = models.FloatField()
@@ -45,8 +35,7 @@ class Regrade(models.Model):
     """Content hash of that row."""
     time = models.DateTimeField()
 
-    class Meta:
-        ordering = ["run_id", "source", "phase", "iteration", "task_key", "index"]
+    class Meta(TrajectoryKey.Meta):
         constraints = [
             models.UniqueConstraint(
                 fields=["run", "source", "phase", "iteration", "task_key", "index"], name="regrade_key"
@@ -58,6 +47,3 @@ class Regrade(models.Model):
                 fields=["source", "phase", "iteration", "task_key", "index"], name="regrade_trajectory"
             ),
         ]
-
-    def __str__(self) -> str:
-        return f"later verdict of {self.source}/{self.phase}/{self.iteration}/{self.task_key}/{self.index}"

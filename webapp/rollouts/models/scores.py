@@ -4,26 +4,15 @@ from __future__ import annotations
 
 from django.db import models
 
+from webapp.rollouts.models.trajectory_key import TrajectoryKey
 from webapp.runs.models.runs import Run
 
 
-class Score(models.Model):
-    """Score that a verifier's run gave one trajectory, or the reason why there is none.
-
-    The row identifies the trajectory by its natural key and the attempt that produced it. If a later attempt
-    produces the trajectory again, the score does not apply to the new one.
-    """
+class Score(TrajectoryKey):
+    """Score that a verifier's run gave one trajectory, or the reason why there is none."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="scores", db_index=False)
     """The verifier's run."""
-    source = models.CharField(max_length=200)
-    """Run of the trajectory, by folder name."""
-    source_epoch = models.IntegerField(null=True, blank=True)
-    """Attempt of that run that produced the trajectory; None in rows stored by earlier versions."""
-    phase = models.CharField(max_length=64)
-    iteration = models.IntegerField()
-    task_key = models.CharField(max_length=64)
-    index = models.IntegerField()
     p_yes = models.FloatField(null=True, blank=True)
     """P(YES) / (P(YES) + P(NO)); None where there is no score."""
     yes_logprob = models.FloatField(null=True, blank=True)
@@ -49,8 +38,7 @@ class Score(models.Model):
     """Whether the trajectory had passed grading when it was scored."""
     time = models.DateTimeField()
 
-    class Meta:
-        ordering = ["run_id", "source", "phase", "iteration", "task_key", "index"]
+    class Meta(TrajectoryKey.Meta):
         constraints = [
             models.UniqueConstraint(
                 fields=["run", "source", "phase", "iteration", "task_key", "index"], name="score_key"
@@ -63,23 +51,12 @@ class Score(models.Model):
             ),
         ]
 
-    def __str__(self) -> str:
-        return f"score of {self.source}/{self.phase}/{self.iteration}/{self.task_key}/{self.index}"
 
-
-class ExaminedTest(models.Model):
+class ExaminedTest(TrajectoryKey):
     """Result of a verifier's run for a test by a testing agent, identified by the agent's trajectory."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="examined_tests", db_index=False)
     """The verifier's run."""
-    source = models.CharField(max_length=200)
-    """Run of the testing agent, by folder name."""
-    source_epoch = models.IntegerField(null=True, blank=True)
-    """Attempt of that run that wrote the test; None in rows stored by earlier versions."""
-    phase = models.CharField(max_length=64)
-    iteration = models.IntegerField()
-    task_key = models.CharField(max_length=64)
-    index = models.IntegerField()
     digest = models.CharField(max_length=64)
     """Hash of the test file."""
     rejection = models.CharField(max_length=32, blank=True, default="")
@@ -95,16 +72,12 @@ class ExaminedTest(models.Model):
     bad_passed = models.IntegerField(default=0)
     time = models.DateTimeField()
 
-    class Meta:
-        ordering = ["run_id", "source", "phase", "iteration", "task_key", "index"]
+    class Meta(TrajectoryKey.Meta):
         constraints = [
             models.UniqueConstraint(
                 fields=["run", "source", "phase", "iteration", "task_key", "index"], name="examined_test_key"
             )
         ]
-
-    def __str__(self) -> str:
-        return f"test of {self.source}/{self.phase}/{self.iteration}/{self.task_key}/{self.index}"
 
     @property
     def is_toxic(self) -> bool:

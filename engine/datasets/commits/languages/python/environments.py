@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import functools
-import hashlib
 import re
 import subprocess
 import sys
@@ -22,10 +21,8 @@ import uv
 from packaging.utils import canonicalize_name
 
 from engine.datasets.commits.languages.python.project_files import ProjectFiles
-from engine.datasets.curation.toolchain import PYTEST
-from engine.datasets.sources.downloads import run_pip_files, unpack
+from engine.datasets.curation.toolchain import PYTEST, ensure_toolchain
 from engine.errors import DatasetError, PreflightError
-from engine.testing.toolchain import create_once, runner_scripts
 
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 _RESOLVE_S = 120.0
@@ -38,8 +35,8 @@ _MAX_ENTRY_POINTS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
-    """Packages for the tests of a commit."""
+class Packages:
+    """Installed packages for the tests of a commit."""
 
     folder: Path
     """Toolchain with them, mounted at ``engine.testing.toolchain.MOUNT``."""
@@ -103,31 +100,15 @@ def resolve(
     return tuple(pin for pin in pins if canonicalize_name(pin.partition("==")[0]) != canonicalize_name(own))
 
 
-def ensure_environment(home: Path, pins: Sequence[str], project: ProjectFiles) -> Environment:
+def ensure_packages(home: Path, pins: Sequence[str], project: ProjectFiles) -> Packages:
     """Return the folder with the pinned packages and the project's metadata; made on first use.
 
     Raises:
         PreflightError: pip could not download a wheel.
         DatasetError: a wheel is damaged or hostile.
     """
-    scripts = runner_scripts()
-    metadata = _metadata(project)
-    content = repr((tuple(pins), PYTHON, sorted(metadata.items()))).encode() + b"".join(scripts.values())
-    target = home / "toolchain" / hashlib.sha256(content).hexdigest()[:16]
-
-    def download(draft: Path) -> Path:
-        (draft / "wheels").mkdir()
-        (draft / "unpacked").mkdir()
-        run_pip_files("pinned", str(draft / "wheels"), *pins)
-        folder = unpack("wheels", draft / "wheels", draft / "unpacked", home=home, what="the environment")
-        (folder / "pytest.ini").write_text("[pytest]\n")
-        for path, text in metadata.items():
-            (folder / path).parent.mkdir(exist_ok=True)
-            (folder / path).write_text(text)
-        return folder
-
-    folder = create_once(target, download)
-    return Environment(folder=folder, pins=tuple(pins), plugins=_plugins(folder))
+    folder = ensure_toolchain(home, pins, is_complete=True, files=_metadata(project))
+    return Packages(folder=folder, pins=tuple(pins), plugins=_plugins(folder))
 
 
 def _plugins(folder: Path) -> tuple[str, ...]:

@@ -15,8 +15,8 @@ from engine.datasets.commits.languages.python import definitions, entities, exam
 from engine.datasets.commits.languages.python.environments import (
     PYTEST_CLOSURE,
     PYTHON,
-    Environment,
-    ensure_environment,
+    Packages,
+    ensure_packages,
     resolve,
 )
 from engine.datasets.commits.languages.python.project_files import ProjectFiles, read_project
@@ -133,7 +133,7 @@ class PythonProject:
                 errors.append(str(error))
                 continue
             try:
-                packages = ensure_environment(self.home, pins, self.files)
+                packages = ensure_packages(self.home, pins, self.files)
             except DatasetError as error:
                 raise UnsuitableError("tree", str(error)) from None
             return PythonEnvironment(packages, self.roots, self.files.pytest_options)
@@ -149,7 +149,7 @@ class PythonProject:
 class PythonEnvironment:
     """Installed packages of a project, and its tests by the signing driver."""
 
-    packages: Environment
+    packages: Packages
     roots: tuple[str, ...]
     options: Mapping[str, str]
     """Options of pytest that the project sets."""
