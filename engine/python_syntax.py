@@ -1,17 +1,33 @@
-"""Thread-safe parsing of Python sources of unknown origin.
+"""Parsing of Python sources of unknown origin.
 
-One thread parses at a time: CPython 3.11 counts the depth of all trees under construction together, and
-raises SystemError if two threads build one (python/cpython#106905).
+CPython 3.11 counts the depth of all trees under construction together, and raises SystemError if one is
+begun while another is built (python/cpython#106905). Only code that a garbage collection runs can begin one,
+in this thread or, by a switch, in another (a traceback's text parses its lines): none runs meanwhile.
 """
 
 from __future__ import annotations
 
 import ast
+import gc
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Any
 
 _READING = Lock()
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    with _READING:
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if was_enabled:
+                gc.enable()
 
 
 def parse_python(source: str | bytes) -> ast.Module:
@@ -20,7 +36,7 @@ def parse_python(source: str | bytes) -> ast.Module:
     Raises:
         ValueError: the source is not Python of this version, or is nested too deeply.
     """
-    with _READING, warnings.catch_warnings():
+    with _without_collections(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return ast.parse(source)
@@ -41,7 +57,7 @@ def drop_docstrings(tree: ast.Module) -> ast.Module:
 
 def python_literal(text: str) -> Any:
     """Return the value of a literal. Raises ValueError for any other text."""
-    with _READING:
+    with _without_collections():
         try:
             return ast.literal_eval(text)
         except (SyntaxError, TypeError, RecursionError, MemoryError) as error:

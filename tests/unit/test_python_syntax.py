@@ -1,7 +1,8 @@
-"""Parsing of untrusted Python sources: thread safety and errors."""
+"""Parsing of untrusted Python sources: beside other parsing, and errors."""
 
 from __future__ import annotations
 
+import ast
 import gc
 import threading
 import time
@@ -40,6 +41,30 @@ def test_threads_parse_concurrently() -> None:
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(parse, range(4))) == [2000] * 4
+
+
+def test_a_collection_that_parses_disturbs_no_parse() -> None:
+    """Parse at every collection, as a finaliser does whose warning is shown with its line."""
+
+    def parse_deeper(depth: int = 20) -> None:
+        if depth:
+            parse_deeper(depth - 1)
+        else:
+            ast.parse("x = 1")
+
+    def parse(_phase: str, _info: dict[str, int]) -> None:
+        parse_deeper()
+
+    before = gc.get_threshold()
+    gc.callbacks.append(parse)
+    gc.set_threshold(200)
+    try:
+        assert len(parse_python(SOURCE).body) == 200
+        assert python_literal(f"[{'(1, 2), ' * 500}]") == [(1, 2)] * 500
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(parse)
+    assert gc.isenabled()
 
 
 def test_invalid_python_raises_value_error_without_warnings() -> None:
