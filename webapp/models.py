@@ -18,6 +18,7 @@ from webapp.rollouts.models.trajectories import (
     TestLog,
     TestResult,
     TokenBlob,
+    TokenTrace,
     Trajectory,
     TrajectoryOpening,
 )
@@ -61,6 +62,7 @@ __all__ = [
     "TestLog",
     "TestResult",
     "TokenBlob",
+    "TokenTrace",
     "Trajectory",
     "TrajectoryOpening",
     "Validation",

@@ -105,6 +105,16 @@ urlpatterns = [
         for part in ("observation", "thought", "action", "response")
     ],
     path("trajectories/<int:trajectory_id>/steps/", trajectories.step_window, name="step-window"),
+    path(
+        "trajectories/<int:trajectory_id>/tokens/",
+        trajectories.trajectory_tokens,
+        name="trajectory-tokens",
+    ),
+    path(
+        "trajectories/<int:trajectory_id>/tokens/<int:number>/",
+        trajectories.token_arithmetic,
+        name="token-arithmetic",
+    ),
     path("trajectories/<int:trajectory_id>/found/", trajectories.found, name="trajectory-found"),
     path("trajectories/<int:trajectory_id>/patch/", trajectories.patch, name="trajectory-patch"),
     path("trajectories/<int:trajectory_id>/test-log/", trajectories.test_log, name="trajectory-test-log"),

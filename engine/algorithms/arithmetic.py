@@ -9,9 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.learning.algorithm import AlgorithmConfig
+
+Clip = Literal["", "high", "low", "dual"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,27 +33,75 @@ class SampledTokens:
     """Nats; None leaves the entropy term out."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTerms:
+    """Factors and terms of one token's loss, c ℓ + β KL − γ H, and of its gradient."""
+
+    ratio: float
+    """ρ, before any clip."""
+    clip: Clip
+    """Bound that took effect; empty where none did."""
+    surrogate: float
+    """ℓ."""
+    correction: float
+    """c."""
+    kl: float
+    """β KL."""
+    entropy: float
+    """− γ H."""
+    slope: float
+    """Derivative of the loss with respect to log π of the token, entropy term excluded. With a ratio per
+    sequence, that of the trajectory's whole loss."""
+
+    @property
+    def loss(self) -> float:
+        """Return the token's loss, before the trajectory's weight."""
+        return self.correction * self.surrogate + self.kl + self.entropy + 0.0  # −0.0 becomes 0.0
+
+
+def token_terms(tokens: SampledTokens, advantage: float, config: AlgorithmConfig) -> list[TokenTerms]:
+    """Return the terms of every token's loss, before the trajectory's weight.
+
+    Raises:
+        OverflowError: a ratio is too large for a float.
+    """
+    count = len(tokens.logprobs)
+    kls, kl_slopes, entropies = [0.0] * count, [0.0] * count, [0.0] * count
+    if has_kl_loss(config) and tokens.reference_logprobs is not None:
+        columns = tokens.logprobs, tokens.reference_logprobs, config.kl
+        kls = [config.kl_coefficient * kl for kl in kl_estimates(*columns)]
+        kl_slopes = [config.kl_coefficient * slope for slope in _kl_slopes(*columns)]
+    if needs_entropy(config) and tokens.entropies is not None:
+        entropies = [-config.entropy_coefficient * entropy for entropy in tokens.entropies]
+    corrections = _corrections(tokens, config)
+    surrogates = [
+        _surrogate(ratio, logprob, advantage, config)
+        for ratio, logprob in zip(_ratios(tokens, config), tokens.logprobs, strict=True)
+    ]
+    slopes = [c * part.slope for c, part in zip(corrections, surrogates, strict=True)]
+    if config.ratio == "sequence" and count:
+        slopes = [math.fsum(slopes) / count] * count
+    return [
+        TokenTerms(
+            ratio=part.ratio,
+            clip=part.clip,
+            surrogate=part.loss,
+            correction=corrections[token],
+            kl=kls[token],
+            entropy=entropies[token],
+            slope=slopes[token] + kl_slopes[token],
+        )
+        for token, part in enumerate(surrogates)
+    ]
+
+
 def token_losses(tokens: SampledTokens, advantage: float, config: AlgorithmConfig) -> list[float]:
     """Return c ℓ + β KL − γ H of every token, before the trajectory's weight.
 
     Raises:
         OverflowError: a ratio is too large for a float.
     """
-    losses = [
-        c * _surrogate_loss(ratio, logprob, advantage, config)
-        for c, ratio, logprob in zip(
-            _corrections(tokens, config), _ratios(tokens, config), tokens.logprobs, strict=True
-        )
-    ]
-    if has_kl_loss(config) and tokens.reference_logprobs is not None:
-        terms = kl_estimates(tokens.logprobs, tokens.reference_logprobs, config.kl)
-        losses = [loss + config.kl_coefficient * kl for loss, kl in zip(losses, terms, strict=True)]
-    if needs_entropy(config) and tokens.entropies is not None:
-        losses = [
-            loss - config.entropy_coefficient * entropy
-            for loss, entropy in zip(losses, tokens.entropies, strict=True)
-        ]
-    return [loss + 0.0 for loss in losses]  # −0.0 becomes 0.0
+    return [terms.loss for terms in token_terms(tokens, advantage, config)]
 
 
 def kl_estimates(logprobs: Sequence[float], reference_logprobs: Sequence[float], kind: str) -> list[float]:
@@ -85,13 +136,37 @@ def _corrections(tokens: SampledTokens, config: AlgorithmConfig) -> list[float]:
     return [min(max(weight, low), high) for weight in weights]
 
 
-def _surrogate_loss(ratio: float, logprob: float, advantage: float, config: AlgorithmConfig) -> float:
+def _kl_slopes(logprobs: Sequence[float], reference_logprobs: Sequence[float], kind: str) -> list[float]:
+    """Return the derivative of every token's KL term with respect to its log π."""
+    gaps = [reference - logprob for logprob, reference in zip(logprobs, reference_logprobs, strict=True)]
+    if kind == "k1":
+        return [1.0] * len(gaps)
+    return [-gap if kind == "k2" else 1.0 - math.exp(gap) for gap in gaps]
+
+
+class _Surrogate(NamedTuple):
+    ratio: float
+    loss: float
+    """ℓ."""
+    slope: float
+    """Its derivative with respect to log π."""
+    clip: Clip
+
+
+def _surrogate(ratio: float, logprob: float, advantage: float, config: AlgorithmConfig) -> _Surrogate:
     if config.ratio == "none":
-        return -advantage * logprob
-    clipped = min(max(ratio, 1.0 - config.clip_low), 1.0 + config.clip_high)
+        return _Surrogate(ratio, -advantage * logprob, -advantage, "")
+    low, high = 1.0 - config.clip_low, 1.0 + config.clip_high
+    clipped = min(max(ratio, low), high)
     if config.ratio == "cispo":
-        return -clipped * advantage * logprob
+        weight = clipped * advantage
+        bound: Clip = "high" if ratio > high else "low" if ratio < low else ""
+        return _Surrogate(ratio, -weight * logprob, -weight, bound)
     surrogate = min(ratio * advantage, clipped * advantage)
-    if config.dual_clip is not None and advantage < 0:
-        surrogate = max(surrogate, config.dual_clip * advantage)
-    return -surrogate
+    if config.dual_clip is not None and advantage < 0 and surrogate < config.dual_clip * advantage:
+        return _Surrogate(ratio, -config.dual_clip * advantage, 0.0, "dual")
+    if ratio > high and advantage > 0:
+        return _Surrogate(ratio, -surrogate, 0.0, "high")
+    if ratio < low and advantage < 0:
+        return _Surrogate(ratio, -surrogate, 0.0, "low")
+    return _Surrogate(ratio, -surrogate, -ratio * advantage, "")

@@ -97,10 +97,14 @@ def encode(record: TokenRecord) -> bytes:
     for name in TOKEN_COLUMNS:
         encoding, streams = _encoded(name, record)
         parts.append(bytes([encoding]))
-        for stream in streams:
-            compressed = zlib.compress(stream, _LEVEL)
-            parts += [_SIZE.pack(len(compressed)), compressed]
+        parts += map(packed, streams)
     return b"".join(parts)
+
+
+def packed(stream: bytes) -> bytes:
+    """Return a stream as ``BlockReader.stream`` reads it."""
+    compressed = zlib.compress(stream, _LEVEL)
+    return _SIZE.pack(len(compressed)) + compressed
 
 
 def decode(data: bytes) -> TokenRecord:
@@ -109,7 +113,7 @@ def decode(data: bytes) -> TokenRecord:
     Raises:
         ValueError: the data is damaged, cut, too large or not a token block.
     """
-    reader = _Reader(data)
+    reader = BlockReader(data)
     magic, version, length = _HEADER.unpack(reader.take(_HEADER.size))
     if (magic, version) != (MAGIC, VERSION):
         raise ValueError(
@@ -142,14 +146,14 @@ def _encoded(name: str, record: TokenRecord) -> tuple[_Encoding, list[bytes]]:
     if name == "ids":
         copies = _copies(record)
         fresh = column[~_copied(copies, len(column))]
-        return _Encoding.HALVES, [copies.astype("<u4").tobytes(), *_planes(fresh, 2)]
+        return _Encoding.HALVES, [copies.astype("<u4").tobytes(), *planes(fresh, 2)]
     if name != "logprobs":
         starts = np.flatnonzero(np.append(True, column[1:] != column[:-1])[: len(column)])
         counts = np.diff(np.append(starts, len(column))).astype("<u4")
         return _Encoding.RUNS, [counts.tobytes(), _little(column[starts]).tobytes()]
     if column[~record.mask].tobytes().strip(b"\0"):
-        return _Encoding.BYTES, _planes(column, 1)
-    return _Encoding.SAMPLED, _planes(column[record.mask], 1)
+        return _Encoding.BYTES, planes(column, 1)
+    return _Encoding.SAMPLED, planes(column[record.mask], 1)
 
 
 def _copies(record: TokenRecord) -> NDArray[np.int64]:
@@ -174,7 +178,7 @@ def _copied(copies: NDArray[np.int64], length: int) -> NDArray[np.bool_]:
 
 
 def _decoded(
-    reader: _Reader, name: str, dtype: np.dtype[Any], length: int, columns: Mapping[str, NDArray[Any]]
+    reader: BlockReader, name: str, dtype: np.dtype[Any], length: int, columns: Mapping[str, NDArray[Any]]
 ) -> NDArray[Any]:
     """Return the next column."""
     encoding = reader.take(1)[0]
@@ -183,15 +187,15 @@ def _decoded(
     if encoding == _Encoding.HALVES and dtype == np.int32:
         return _from_halves(reader, dtype, length)
     if encoding == _Encoding.BYTES and dtype != np.bool_:
-        return _from_planes(reader, dtype, length, 1)
+        return from_planes(reader, dtype, length, 1)
     if encoding == _Encoding.SAMPLED and dtype == np.float32:
         column = np.zeros(length, dtype)
-        column[columns["mask"]] = _from_planes(reader, dtype, int(np.count_nonzero(columns["mask"])), 1)
+        column[columns["mask"]] = from_planes(reader, dtype, int(np.count_nonzero(columns["mask"])), 1)
         return column
     raise ValueError(f"the token column {name} has encoding {encoding}, which is unknown for {dtype}")
 
 
-def _from_runs(reader: _Reader, name: str, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+def _from_runs(reader: BlockReader, name: str, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     counts = _numbers(reader.stream(4 * length), 1)[:, 0]
     if counts.sum() != length:
         raise ValueError(f"the runs of the token column {name} do not add up to {length} tokens")
@@ -201,7 +205,7 @@ def _from_runs(reader: _Reader, name: str, dtype: np.dtype[Any], length: int) ->
     return np.repeat(values.astype(dtype), counts)
 
 
-def _from_halves(reader: _Reader, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
+def _from_halves(reader: BlockReader, dtype: np.dtype[Any], length: int) -> NDArray[Any]:
     copies = _numbers(reader.stream(12 * _MAX_COPIES), 3)
     starts, sources, counts = copies.T
     ends = starts + counts
@@ -209,7 +213,7 @@ def _from_halves(reader: _Reader, dtype: np.dtype[Any], length: int) -> NDArray[
         raise ValueError("copies of the token block overlap or exceed it")
     copied = _copied(copies, length)
     column = np.empty(length, dtype)
-    column[~copied] = _from_planes(reader, dtype, length - int(np.count_nonzero(copied)), 2)
+    column[~copied] = from_planes(reader, dtype, length - int(np.count_nonzero(copied)), 2)
     for start, source, count in copies.tolist():
         column[start : start + count] = column[source : source + count]
     return column
@@ -222,13 +226,14 @@ def _numbers(data: bytes, width: int) -> NDArray[np.int64]:
     return np.frombuffer(data, "<u4").astype(np.int64).reshape(-1, width)
 
 
-def _planes(column: NDArray[Any], width: int) -> list[bytes]:
+def planes(column: NDArray[Any], width: int) -> list[bytes]:
     """Return the first ``width`` bytes of all values, then the next ``width`` bytes, …"""
     pieces = _little(column).view(np.uint8).reshape(len(column), column.itemsize // width, width)
     return [pieces[:, plane].tobytes() for plane in range(pieces.shape[1])]
 
 
-def _from_planes(reader: _Reader, dtype: np.dtype[Any], length: int, width: int) -> NDArray[Any]:
+def from_planes(reader: BlockReader, dtype: np.dtype[Any], length: int, width: int) -> NDArray[Any]:
+    """Return the values that ``planes`` cut."""
     pieces = np.empty((length, dtype.itemsize // width, width), np.uint8)
     for plane in range(pieces.shape[1]):
         pieces[:, plane] = np.frombuffer(reader.exactly(length * width), np.uint8).reshape(length, width)
@@ -243,14 +248,15 @@ def _stored(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype(np.uint8) if dtype == np.bool_ else dtype.newbyteorder("<")
 
 
-class _Reader:
-    """Reader of an untrusted block, from its start to its end."""
+class BlockReader:
+    """Reader of an untrusted block, from its start to its end; its methods raise ValueError."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
 
     def take(self, size: int) -> bytes:
+        """Return the next ``size`` bytes."""
         piece = self._data[self._at : self._at + size]
         if len(piece) < size:
             raise ValueError(f"the token block ends at byte {len(self._data)}, within a column")
@@ -271,12 +277,14 @@ class _Reader:
         return data
 
     def exactly(self, size: int) -> bytes:
+        """Return the next stream, of ``size`` bytes decompressed."""
         data = self.stream(size)
         if len(data) != size:
             raise ValueError(f"a stream of the token block holds {len(data)} bytes; expected {size}")
         return data
 
     def close(self) -> None:
+        """Raise ValueError unless the block ends here."""
         if self._at != len(self._data):
             raise ValueError(f"{len(self._data) - self._at} bytes follow the token block")
 

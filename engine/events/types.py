@@ -22,6 +22,7 @@ from engine.events.replay import ReplayRecord, SampledResponse
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.schedule import BatchSelected, GroupAdmitted, Timeline
 from engine.events.token_block import TokenField
+from engine.events.token_trace import TraceField
 from engine.types import (
     CounterfactualOutcome,
     FindingKind,
@@ -294,6 +295,22 @@ class GroupFinished(RunEvent):
     members: list[GroupMember]
 
 
+class TrajectoryTrained(RunEvent):
+    """An update trained on a trajectory whose tokens are traced (``trainer.traced_groups``)."""
+
+    type: Literal["trajectory_trained"] = "trajectory_trained"
+    ref: TrajectoryRef
+    iteration: Int = Field(ge=0)
+    """Iteration of the update."""
+    step: Int = Field(ge=0)
+    """Index of the optimizer step, counted among those with a gradient."""
+    losses: list[FiniteFloat] = Field(max_length=100_000)
+    """Loss of every such step of the update; ``loss/value`` is their mean."""
+    weight: FiniteFloat
+    """Weight of the trajectory in the loss of its step."""
+    tokens: TraceField
+
+
 class IterationFinished(RunEvent):
     """The update of an iteration was made (or skipped); all metrics are ``area/name``."""
 
@@ -495,6 +512,7 @@ AnyEvent = (
     | StepFinished
     | TrajectoryFinished
     | GroupFinished
+    | TrajectoryTrained
     | IterationFinished
     | EvaluationFinished
     | CheckpointSaved

@@ -20,15 +20,25 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
+import numpy as np
+
 from engine.config.run import TrainRun
 from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.schedule import Timeline
-from engine.events.types import CheckpointSaved, GroupFinished, IterationFinished, IterationStarted
+from engine.events.token_trace import TraceBlock, TraceRecord
+from engine.events.types import (
+    CheckpointSaved,
+    GroupFinished,
+    IterationFinished,
+    IterationStarted,
+    TrajectoryTrained,
+)
 from engine.garbage import collect_rarely
 from engine.inference.base import TrainablePolicy
 from engine.orchestrator.collection.ledger import Ledger, Part, read_evaluations
@@ -65,7 +75,7 @@ from engine.trainer.checkpoints.checkpoint import Checkpoint, load_latest
 from engine.trainer.checkpoints.writer import CheckpointWriter
 from engine.trainer.factory import TrainingSetup, device_name
 from engine.trainer.learner import UpdateResult
-from engine.types import TaskRow
+from engine.types import Group, TaskRow
 
 
 async def train(config: TrainRun, run: RunContext) -> RunResult:
@@ -312,6 +322,7 @@ class TrainingLoop:
                 task_id=group.task.id,
                 members=[dataclasses.asdict(member) for member in members],
             )
+        self._report_traces(iteration, collection.trained, result)
         rollouts = iteration_metrics(groups)
         metrics = rollouts.metrics() | result.metrics
         if algorithm.dynamic_sampling:
@@ -336,6 +347,32 @@ class TrainingLoop:
             metrics=metrics,
             timeline=timeline,
         )
+
+    def _report_traces(self, iteration: int, trained: Sequence[Group], result: UpdateResult) -> None:
+        """Report the traced tokens of an update, with the texts of the sampled ones."""
+        tokenizer = self._trainer.chat.tokenizer
+        trajectories = [trajectory for group in trained for trajectory in group.trajectories]
+        for index, trace in result.traces.items():
+            if not (trace.is_finite and all(map(math.isfinite, result.losses))):
+                continue  # the step was skipped or ruined; its metrics say so
+            trajectory = trajectories[index]
+            ids = np.unique(trajectory.tokens.ids[trajectory.tokens.mask]).tolist()
+            record = TraceRecord(
+                logprobs=trace.logprobs,
+                entropies=trace.entropies,
+                old_logprobs=trace.old_logprobs,
+                reference_logprobs=trace.reference_logprobs,
+                texts={token: tokenizer.decode([token]) for token in ids},
+            )
+            self._run.sink.emit(
+                TrajectoryTrained,
+                ref=dataclasses.asdict(trajectory.key),
+                iteration=iteration,
+                step=trace.step,
+                losses=result.losses,
+                weight=trace.weight,
+                tokens=TraceBlock.of(record),
+            )
 
     def _is_evaluation_due(self) -> bool:
         return self._plan.is_due(self.progress.iteration, self._plan.every)

@@ -52,6 +52,8 @@ class Sample:
     """Weight w_i of ``engine.algorithms.trajectory_weights``."""
     trajectory_index: int = 0
     """Index of the trajectory within the update, counted across groups."""
+    first_target: int = 0
+    """Number of sampled tokens of its trajectory before its own."""
 
 
 Row: TypeAlias = tuple[Sample, ...]
@@ -79,6 +81,8 @@ class Microbatch:
     """int64 [N]: index of the sample, 0 … S − 1."""
     trajectory_indices: tuple[int, ...]
     """``Sample.trajectory_index`` of each sample."""
+    first_targets: tuple[int, ...]
+    """``Sample.first_target`` of each sample."""
     lengths: tuple[int, ...]
     """Number of input tokens of each sample."""
     pieces: tuple[tuple[int, int], ...]
@@ -109,20 +113,31 @@ def make_samples(
     algorithm: AlgorithmConfig,
     *,
     max_context: int,
+    indices: Sequence[int] | None = None,
 ) -> list[Sample]:
     """Return the samples of one optimizer step; ``groups`` and ``members`` cover the whole step.
 
     The samples of one trajectory share its advantage and its weight: the normaliser counts it once.
+
+    Args:
+        groups: of the step.
+        members: treatment of their trajectories.
+        algorithm: the objective.
+        max_context: the agent's limit in tokens.
+        indices: ``Sample.trajectory_index`` of each trajectory; None counts within the step.
     """
     trajectories = [trajectory for group in groups for trajectory in group.trajectories]
     flat = [member for siblings in members for member in siblings]
     num_tokens = [trajectory.tokens.num_sampled for trajectory in trajectories]
     weights = trajectory_weights(flat, num_tokens, algorithm, max_context=max_context)
+    indices = range(len(flat)) if indices is None else indices
     return [
         sample
-        for trajectory, member, weight in zip(trajectories, flat, weights, strict=True)
+        for trajectory, member, weight, index in zip(trajectories, flat, weights, indices, strict=True)
         if weight and needs_forward(member, algorithm)
-        for sample in trajectory_samples(trajectory.tokens, advantage=member.advantage or 0.0, weight=weight)
+        for sample in trajectory_samples(
+            trajectory.tokens, advantage=member.advantage or 0.0, weight=weight, trajectory_index=index
+        )
     ]
 
 
@@ -130,15 +145,25 @@ def trajectory_samples(
     tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, trajectory_index: int = 0
 ) -> list[Sample]:
     """Return the samples of a trajectory that hold sampled tokens: one, and one more for every fork."""
-    return [
-        make_sample(part, advantage=advantage, weight=weight, trajectory_index=trajectory_index)
-        for part in tokens.samples()
-        if part.num_sampled
-    ]
+    samples, first = [], 0
+    for part in tokens.samples():
+        if not part.num_sampled:
+            continue
+        sample = make_sample(
+            part, advantage=advantage, weight=weight, trajectory_index=trajectory_index, first_target=first
+        )
+        samples.append(sample)
+        first += part.num_sampled
+    return samples
 
 
 def make_sample(
-    tokens: TokenRecord, *, advantage: float = 0.0, weight: float = 0.0, trajectory_index: int = 0
+    tokens: TokenRecord,
+    *,
+    advantage: float = 0.0,
+    weight: float = 0.0,
+    trajectory_index: int = 0,
+    first_target: int = 0,
 ) -> Sample:
     """Return a record with at least one sampled token as a sample."""
     assert not tokens.mask[0], "the first token of a trajectory cannot be a sampled one: nothing predicts it"
@@ -151,6 +176,7 @@ def make_sample(
         advantage=advantage,
         weight=weight,
         trajectory_index=trajectory_index,
+        first_target=first_target,
     )
 
 
@@ -215,6 +241,7 @@ def make_microbatch(samples: Row, device: torch.device, ranks: Ranks = ALONE) ->
         weights=repeated([sample.weight for sample in samples]),
         rows=torch.repeat_interleave(torch.arange(len(samples)), counts).to(device),
         trajectory_indices=tuple(sample.trajectory_index for sample in samples),
+        first_targets=tuple(sample.first_target for sample in samples),
         lengths=tuple(len(sample.ids) for sample in samples),
         pieces=tuple(zip(layout.lengths, layout.num_keys, strict=True)),
         width=row.width,

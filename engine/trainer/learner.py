@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.algorithms import Member, has_kl_reward, step_members
+from engine.algorithms import Member, has_kl_reward, needs_forward, step_members
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
 from engine.errors import TrainerError
@@ -36,6 +36,7 @@ from engine.trainer.efficiency import PassMeter
 from engine.trainer.metrics import UpdateMeter
 from engine.trainer.schedule import learning_rate
 from engine.trainer.shards import Fingerprint
+from engine.trainer.traces import TokenTrace
 from engine.types import Group
 
 _IMITATION_METRICS = frozenset(
@@ -57,6 +58,10 @@ class UpdateResult:
     """Treatment of every trajectory by the objective, in the order of the given groups."""
     optimizer_steps: int
     """Number of optimizer steps; with 0 nothing was learned and the weights are bitwise unchanged."""
+    losses: list[float]
+    """Loss of each optimizer step with a gradient."""
+    traces: dict[int, TokenTrace]
+    """Traces of the trajectories of the chosen groups, by index across the given groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +74,8 @@ class Share:
     """Learning rate."""
     temperature: float
     """Sampling temperature of the trajectories."""
+    traced: frozenset[int] = frozenset()
+    """``Sample.trajectory_index`` of the trajectories to trace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +88,8 @@ class StepResult:
     """Time for which the first optimizer step waited for a checkpoint."""
     peak_flops: float | None
     """Peak FLOP/s of all ranks' devices; None where it is unknown."""
+    traces: dict[int, TokenTrace]
+    """Traces by ``Sample.trajectory_index``."""
 
 
 class Learner(ABC):
@@ -121,12 +130,19 @@ class Learner(ABC):
         members = step_members(groups, self._algorithm, max_context=self._max_context, kl_sums=sums)
         rate = learning_rate(self._config, self.updates)
         steps = [self._rows(groups, members, chosen) for chosen in self._minibatches(len(groups))]
-        result = self._make(steps, rate=rate, temperature=temperature)
+        traced = self._traced(groups, members)
+        result = self._make(steps, rate=rate, temperature=temperature, traced=traced)
         seconds = time.perf_counter() - started
         metrics = result.meter.report(members, seconds)
         metrics |= result.passes.report(seconds, result.peak_flops) | {"update/learning_rate": rate}
         metrics["time/checkpoint"] = result.saving_seconds
-        return UpdateResult(metrics=metrics, members=members, optimizer_steps=result.meter.steps)
+        return UpdateResult(
+            metrics=metrics,
+            members=members,
+            optimizer_steps=result.meter.steps,
+            losses=result.meter.losses,
+            traces=result.traces,
+        )
 
     def imitate(self, records: Sequence[TokenRecord], *, rate: float) -> dict[str, float]:
         """Make one optimizer step on the mean cross-entropy of all sampled tokens of these records.
@@ -224,11 +240,16 @@ class Learner(ABC):
         """Make the optimizer steps, given each data rank's share."""
 
     def _make(
-        self, steps: Sequence[Sequence[Sequence[Row]]], *, rate: float, temperature: float
+        self,
+        steps: Sequence[Sequence[Sequence[Row]]],
+        *,
+        rate: float,
+        temperature: float,
+        traced: frozenset[int] = frozenset(),
     ) -> StepResult:
         """Make the optimizer steps of an update, given each step's rows by data rank."""
         shares = [
-            Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature)
+            Share(steps=[step[rank] for step in steps], rate=rate, temperature=temperature, traced=traced)
             for rank in range(self._config.data_parallel)
         ]
         self._is_whole = False
@@ -247,13 +268,29 @@ class Learner(ABC):
         self, groups: Sequence[Group], members: Sequence[Sequence[Member]], chosen: Sequence[int]
     ) -> list[list[Row]]:
         """Return each data rank's rows of one optimizer step."""
+        starts = _starts(groups)
         samples = make_samples(
             [groups[i] for i in chosen],
             [members[i] for i in chosen],
             self._algorithm,
             max_context=self._max_context,
+            indices=[index for i in chosen for index in range(starts[i], starts[i + 1])],
         )
         return self._share(samples)
+
+    def _traced(self, groups: Sequence[Group], members: Sequence[Sequence[Member]]) -> frozenset[int]:
+        """Return the indices of the trajectories of some groups with a gradient, chosen at random."""
+        forwarded = [
+            number
+            for number, siblings in enumerate(members)
+            if any(needs_forward(member, self._algorithm) for member in siblings)
+        ]
+        count = math.ceil(self._config.traced_groups * len(groups))
+        random.Random(f"{self._seed}/traces/{self.updates}").shuffle(forwarded)
+        starts = _starts(groups)
+        return frozenset(
+            index for number in forwarded[:count] for index in range(starts[number], starts[number + 1])
+        )
 
     def _share(self, samples: Sequence[Sample]) -> list[list[Row]]:
         return share_rows(
@@ -271,3 +308,8 @@ class Learner(ABC):
         divergences = self._divergences(self._share(samples), temperature)
         indices = itertools.count()
         return [[divergences.get(next(indices), 0.0) for _ in group.trajectories] for group in groups]
+
+
+def _starts(groups: Sequence[Group]) -> list[int]:
+    """Return the index of each group's first trajectory across all groups, and their number."""
+    return [0, *itertools.accumulate(len(group.trajectories) for group in groups)]

@@ -46,6 +46,7 @@ from engine.trainer.optimizers import initial_moments, make_optimizer, moments, 
 from engine.trainer.ranks import ALONE, Ranks
 from engine.trainer.scorer import Base, Scorer, Unread
 from engine.trainer.shards import Fingerprint, read_shards, stored_part, write_shards
+from engine.trainer.traces import TraceRecorder
 
 
 class Trainer(Learner):
@@ -119,14 +120,23 @@ class Trainer(Learner):
         )
         plan = [[self._batch(row) for row in rows] for rows in share.steps]
         self._score_before(plan, share.temperature)
+        recorder = TraceRecorder(share.traced)
         for batches in plan:
-            self._step(batches, share.temperature, meter)
+            self._step(batches, share.temperature, meter, recorder)
         passes, self._passes = self._passes, PassMeter()
         if self._ranks.mesh is not None:
             meter.reduce(counts=self._ranks.context_rank == 0)
             passes.reduce(self._device, counts=self._ranks.context_rank == 0)
+            if share.traced:
+                recorder.gather()
         saving_seconds, self._saving_seconds = self._saving_seconds, 0.0
-        return StepResult(meter=meter, passes=passes, saving_seconds=saving_seconds, peak_flops=self._peak())
+        return StepResult(
+            meter=meter,
+            passes=passes,
+            saving_seconds=saving_seconds,
+            peak_flops=self._peak(),
+            traces=recorder.traces(),
+        )
 
     @torch.no_grad()
     def divergences(self, rows: Sequence[Row], temperature: float) -> dict[int, float]:
@@ -281,11 +291,19 @@ class Trainer(Learner):
         logprobs: Tensor = scorer(batch, temperature, entropy=False)[0]
         return logprobs
 
-    def _step(self, batches: Sequence[Microbatch], temperature: float, meter: UpdateMeter) -> None:
+    def _step(
+        self,
+        batches: Sequence[Microbatch],
+        temperature: float,
+        meter: UpdateMeter,
+        recorder: TraceRecorder,
+    ) -> None:
         if not batches:
             meter.skipped += 1
             return
-        parts = [self._accumulate(batch, temperature, meter) for batch in self._until_abandoned(batches)]
+        parts = [
+            self._accumulate(batch, temperature, meter, recorder) for batch in self._until_abandoned(batches)
+        ]
         meter.losses.append(math.fsum(parts))
         total = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
         norm = (total.full_tensor() if isinstance(total, DTensor) else total).item()
@@ -307,7 +325,9 @@ class Trainer(Learner):
         self._saving = None
         self._saving_seconds += time.perf_counter() - started
 
-    def _accumulate(self, batch: Microbatch, temperature: float, meter: UpdateMeter) -> float:
+    def _accumulate(
+        self, batch: Microbatch, temperature: float, meter: UpdateMeter, recorder: TraceRecorder
+    ) -> float:
         logprobs, entropies = self._scorer(batch, temperature)
         old = batch.sampler_logprobs if batch.old_logprobs is None else batch.old_logprobs
         parts = policy_loss(
@@ -326,6 +346,7 @@ class Trainer(Learner):
         )
         parts.loss.backward()  # type: ignore[no-untyped-call]
         meter.add(batch, logprobs, entropies, parts)
+        recorder.add(batch, logprobs, entropies, step=len(meter.losses))
         self._passes.add_training(self._sizes, batch, checkpointing=self._config.activation_checkpointing)
         return parts.loss.item()
 

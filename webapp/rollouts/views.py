@@ -14,6 +14,7 @@ from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.found import find_text, text_to_find
 from webapp.rollouts.contexts.groups import build_group
 from webapp.rollouts.contexts.steps import WINDOW_CHARS, WINDOW_STEPS, plain_part, whole_part, window
+from webapp.rollouts.contexts.token_trace import build_token_trace, explain_token
 from webapp.rollouts.contexts.trajectories import build_search, build_trajectory
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import steps as step_reads
@@ -117,6 +118,22 @@ def step_text(
     if "html" in request.GET:
         return render(request, "rollouts/trajectories/_whole.html", {"part": part, **whole_part(step, part)})
     return HttpResponse(plain_part(step, part), content_type="text/plain; charset=utf-8")
+
+
+@viewer
+def trajectory_tokens(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
+    """Render the sampled tokens of a trained rollout, with the arithmetic of their gradients."""
+    context = build_token_trace(_readable_trajectory(person, trajectory_id), params_of(request))
+    return page(request, person, "rollouts/trajectories/tokens.html", context)
+
+
+@viewer
+def token_arithmetic(request: HttpRequest, person: Person, trajectory_id: int, number: int) -> HttpResponse:
+    """Render the arithmetic of one sampled token."""
+    token = explain_token(_readable_trajectory(person, trajectory_id), number)
+    if token is None:
+        raise Http404(f"Rollout {trajectory_id} has no recorded token {number}.")
+    return render(request, "rollouts/trajectories/_token.html", {"token": token})
 
 
 @viewer

@@ -176,6 +176,13 @@ def printed(value: str) -> SafeString:
 
 
 @register.filter
+def visible_token(value: str) -> SafeString:
+    """Return the text of a token: as ``printed``, with line ends and tabs marked."""
+    marked = value.replace("\n", "↵\n").replace("\t", "⇥\t")
+    return render_printed(marked or "∅")
+
+
+@register.filter
 def known(value: float | None) -> float | None:
     """Return the value, or None for 0, where 0 means that no value was reported."""
     return value or None

@@ -22,6 +22,10 @@ class IterationsConfig(Section):
     """Groups (tasks) per iteration."""
     minibatches: int = Field(default=2, ge=1)
     """Optimizer steps per iteration; with 1 the clip never takes effect."""
+    traced_groups: float = Field(default=0.05, ge=0, le=1)
+    """Share of an update's groups, rounded up, whose tokens are recorded with the trainer's log-probabilities
+    and entropies: the token page of their trajectories shows why each token got its gradient. About 6 bytes
+    per sampled token."""
 
 
 class OptimizationConfig(Section):

@@ -148,7 +148,7 @@ class TrainerGroup(Learner):
     def _learn(self, shares: Sequence[Share]) -> StepResult:
         for rank, share in self._dealt(shares):
             counts = [len(rows) for rows in share.steps]
-            self._send(rank, ("learn", (counts, share.rate, share.temperature)))
+            self._send(rank, ("learn", (counts, share.rate, share.temperature, share.traced)))
             for rows in share.steps:
                 self._send_rows(rank, rows)
         result = self._answers()[0]

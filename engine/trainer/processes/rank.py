@@ -161,9 +161,12 @@ class _Rank:
     def _send_weights(self, consumer: WeightConsumer) -> Any:
         return self._trainer.send_weights(consumer)
 
-    def _learn(self, counts: Sequence[int], rate: float, temperature: float) -> StepResult | None:
+    def _learn(
+        self, counts: Sequence[int], rate: float, temperature: float, traced: frozenset[int]
+    ) -> StepResult | None:
         steps = [self._rows(count) for count in counts]
-        result = self._trainer.learn(Share(steps=steps, rate=rate, temperature=temperature))
+        share = Share(steps=steps, rate=rate, temperature=temperature, traced=traced)
+        result = self._trainer.learn(share)
         return result if self._is_first else None
 
     def _weights(self, dtypes: Mapping[str, torch.dtype]) -> None:

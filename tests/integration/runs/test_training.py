@@ -15,6 +15,7 @@ from engine.config.run import TrainRun
 from engine.events.delivery.control import Control
 from engine.events.delivery.spool import SpoolSink
 from engine.events.token_block import decode
+from engine.events.token_trace import decode_trace
 from engine.orchestrator import execute
 from engine.orchestrator.context import RunContext
 from engine.types import RunState
@@ -32,7 +33,7 @@ from tests.integration.toy_records import (
 )
 from tests.integration.toy_yard import events, make_run_dir
 from webapp.ingestion.services import ingest
-from webapp.models import Event, Iteration, Trajectory
+from webapp.models import Event, Iteration, TokenTrace, Trajectory
 
 React = Callable[[Control, str], None]
 
@@ -93,6 +94,13 @@ def test_training_updates_the_policy_and_reports_all_events(home: Path, whole: P
     records = [decode(base64.b64decode(event["tokens"])) for event in trained]
     assert all(record.logprobs[record.mask].any() for record in records)
     assert not any(record.logprobs[~record.mask].any() for record in records)
+    traced = of_type(whole, "trajectory_trained")
+    assert Counter(event["iteration"] for event in traced) == {0: 4, 1: 4}, "one group of two"
+    by_key = {tuple(event["ref"].values()): record for event, record in zip(trained, records, strict=True)}
+    for event in traced:
+        trace, record = decode_trace(base64.b64decode(event["tokens"])), by_key[tuple(event["ref"].values())]
+        assert len(trace) == record.num_sampled
+        assert set(trace.texts) == set(record.ids[record.mask].tolist())
     evaluations = [(e["iteration"], e["name"]) for e in of_type(whole, "evaluation_finished")]
     assert evaluations == [(0, "heldout"), (0, "train"), (2, "heldout"), (2, "train")]
     assert sandboxes(home) == []
@@ -109,6 +117,7 @@ def test_events_of_a_training_run_are_ingested_as_rows(home: Path, whole: Path) 
     keys = rows.values_list("iteration", "phase", "task_key", "index")
     assert Counter(keys) == expected_keys(home)
     assert Iteration.objects.filter(run=run, finished_at__isnull=False).count() == 2
+    assert TokenTrace.objects.filter(trajectory__run=run).count() == 8
 
 
 @pytest.mark.parametrize(
@@ -192,5 +201,7 @@ def test_asynchronous_run_is_reproduced_from_its_record(home: Path, asynchronous
     shutil.copy(asynchronous / "events.jsonl", repeated / "events.jsonl")
     known = len(events(repeated))
     train(home, "again", toy_yard.overlapping(home, mode="async", max_staleness=2), epoch=2)
-    assert not [event for event in events(repeated)[known:] if event.get("ref", {}).get("phase") == "train"]
+    rollouts = {"trajectory_started", "step_finished", "trajectory_finished"}
+    new = [event for event in events(repeated)[known:] if event["type"] in rollouts]
+    assert not [event for event in new if event["ref"]["phase"] == "train"]
     assert weights(repeated) == weights(asynchronous)

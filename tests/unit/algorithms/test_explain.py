@@ -14,6 +14,7 @@ import torch
 from hypothesis import given, settings
 
 from engine.algorithms.__main__ import main
+from engine.algorithms.arithmetic import SampledTokens, token_terms
 from engine.algorithms.explain import explain, parse_group
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.presets import PRESETS
@@ -68,6 +69,28 @@ def test_explanation_equals_the_loss_in_torch(rows: list[Row], choice: dict[str,
     for losses, weight in zip(answer["token_losses"], weights, strict=True):
         assert not any(losses[0::2])
         assert weight or not any(losses)
+
+
+@settings(deadline=None, max_examples=60)
+@given(batches(), configurations)
+def test_slopes_of_tokens_equal_the_gradient_in_torch(rows: list[Row], choice: dict[str, Any]) -> None:
+    rows = sampled_without_correction(rows, choice)
+    config = AlgorithmConfig(**choice)
+    _, gradients, _ = product_loss(rows, config, torch.float64)
+    members = members_of(rows, config)
+    for row, member, weight, expected in zip(
+        rows, members, weights_of(rows, members, config), gradients, strict=True
+    ):
+        tokens = SampledTokens(
+            logprobs=[token.new for token in row.tokens],
+            old_logprobs=[token.old for token in row.tokens],
+            sampler_logprobs=[token.sampler for token in row.tokens],
+            reference_logprobs=[token.reference for token in row.tokens],
+            entropies=[token.entropy for token in row.tokens],
+        )
+        terms = token_terms(tokens, member.advantage or 0.0, config) if weight else []
+        slopes = [weight * term.slope for term in terms] or [0.0] * len(row.tokens)
+        assert slopes == pytest.approx(expected, rel=1e-12, abs=1e-12)
 
 
 def trajectory(reward: float | None, termination: str = "submitted", **columns: Any) -> dict[str, Any]:

@@ -122,6 +122,12 @@ def _group(payload: Payload) -> str:
     return f"{where}: {trained} of {_counted(len(members), 'rollout')} in the loss"
 
 
+def _trained(payload: Payload) -> str:
+    ref = payload.get("ref", {})
+    where = f"{ref.get('phase')} {ref.get('iteration')} · {ref.get('task_id')} · rollout {ref.get('index')}"
+    return f"{where}: tokens of the update of iteration {payload.get('iteration')} recorded"
+
+
 def _admitted(payload: Payload) -> str:
     replaced = f", in place of {payload['replaces']}" if payload.get("replaces") else ""
     where = f"iteration {payload.get('iteration')} · {payload.get('task_id')}"
@@ -212,6 +218,7 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "step_finished": _step,
     "trajectory_finished": _ended,
     "group_finished": _group,
+    "trajectory_trained": _trained,
     "group_admitted": _admitted,
     "batch_selected": _batch,
     "evaluation_finished": _evaluated,

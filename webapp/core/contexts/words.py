@@ -103,7 +103,7 @@ EVENTS = {
     "run_paused": "paused", "run_resumed": "resumed", "run_finished": "ended",
     "trajectory_started": "rollout started", "trajectory_finished": "rollout ended",
     "trajectory_scored": "rollout scored", "trajectory_regraded": "rollout graded again",
-    "step_finished": "step", "group_finished": "advantages",
+    "step_finished": "step", "group_finished": "advantages", "trajectory_trained": "token trace",
     "group_admitted": "group admitted", "batch_selected": "batch selected", "task_validated": "row validated",
     "sandboxes_changed": "sandboxes", "pool_status": "sandbox pool", "engines_reported": "engines",
     "evaluation_finished": "evaluation ended", "tasks_selected": "tasks selected",

@@ -32,7 +32,7 @@ from engine import redaction
 from engine.errors import TrainyardError
 from engine.events import token_block
 from engine.events.redaction import LogBudget, LogTooLargeError, redact_line
-from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished
+from engine.events.types import EVENT_ADAPTER, AnyEvent, StepFinished, TrajectoryFinished, TrajectoryTrained
 from engine.reading import parse_json
 from engine.redaction import Redactor
 from webapp.core.services import notifications
@@ -300,7 +300,9 @@ def _parse(line: bytes) -> ParsedLine:
 
 
 def _num_tokens(event: AnyEvent) -> int:
-    return event.tokens.length if isinstance(event, TrajectoryFinished) and event.tokens else 0
+    if isinstance(event, TrajectoryFinished | TrajectoryTrained) and event.tokens is not None:
+        return event.tokens.length
+    return 0
 
 
 _SUSPECT = (b"\\u0000", b"NaN", b"Infinity")

@@ -26,7 +26,7 @@ from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.datasets.services import health
 from webapp.ingestion.services.engines import EngineStore
 from webapp.rollouts.models.trajectories import Trajectory
-from webapp.rollouts.services import removal
+from webapp.rollouts.services import removal, traces
 from webapp.rollouts.services.regrades import RegradeStore
 from webapp.rollouts.services.rows import moment
 from webapp.rollouts.services.scores import ScoreStore
@@ -110,6 +110,8 @@ class Projection:
                 self._batch_selected(event)
             case e.IterationStarted():
                 self._iteration_started(event)
+            case e.TrajectoryTrained():
+                self._trajectory_trained(event)
             case e.IterationFinished():
                 self._iteration_finished(event)
             case e.EvaluationFinished():
@@ -210,6 +212,10 @@ class Projection:
                 task_key=group.task_id,
                 index__in=group.indices,
             ).update(trained_iteration=event.iteration, trained_version=event.policy_version)
+
+    def _trajectory_trained(self, event: e.TrajectoryTrained) -> None:
+        self._trajectories.flush()
+        traces.store(run=self._run, event=event)
 
     def _iteration_finished(self, event: e.IterationFinished) -> None:
         self._trajectories.flush()

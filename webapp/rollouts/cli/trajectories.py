@@ -24,8 +24,11 @@ from webapp.core.cli import (
     print_result,
 )
 from webapp.core.contexts.frame import trajectory_url
-from webapp.rollouts.api import SearchPage, search_page
+from webapp.rollouts.api import SearchPage, TokenTraceOut, search_page, trace_window
+from webapp.rollouts.contexts.advantage import algorithm_of
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.contexts.token_trace import missing_trace
+from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import learning as learning_reads
 from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters
 from webapp.rollouts.selectors.search import search as search_trajectories
@@ -69,6 +72,33 @@ def count(
     numbers = chosen.pop("ids")
     counts = {"trajectories": len(numbers), **chosen, "runs": dict(chosen["runs"])}
     print_json(counts | ({"ids": numbers} if ids else {}))
+
+
+@app.command("tokens")
+def token_trace(
+    trajectory: Annotated[int, typer.Argument(help="Number of the trajectory.")],
+    start: Annotated[int, typer.Option(min=0, help="Index of the first sampled token.")] = 0,
+    number: Number = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Print the sampled tokens of a trained trajectory with the factors of their losses and gradients."""
+    row = Trajectory.objects.select_related("run").filter(pk=trajectory).first()
+    if row is None:
+        raise CommandError(f"there is no trajectory {trajectory}")
+    window = trace_window(row, start=start, size=number)
+    if window is None:
+        raise CommandError(missing_trace(row, algorithm_of(row.run)))
+    if as_json:
+        print_json(TokenTraceOut.model_validate(window).model_dump())
+        return
+    scale = window["weight"] / len(window["losses"])
+    print(f"{'log μ':>10} {'log π':>10} {'ratio':>8} {'clip':>5} {'loss':>12} {'push':>12}  token")
+    columns = ("sampler_logprobs", "logprobs", "ratios", "clips", "token_losses", "slopes", "texts")
+    for sampler, trainer, ratio, clip, loss, slope, text in zip(
+        *(window[name] for name in columns), strict=True
+    ):
+        logprobs = f"{sampler:10.5f} {trainer:10.5f} {ratio:8.4f} {clip:>5}"
+        print(f"{logprobs} {loss * scale:12.4e} {-slope * scale:12.4e}  {visible_line(repr(text))}")
 
 
 def search(

@@ -88,6 +88,8 @@ class TrajectoryContext:
     """Number of training samples: more than 1 where the conversation was rendered anew."""
     tokenless: str
     """Reason why the trajectory has no token ids; empty if it has or may still get them."""
+    is_traced: bool
+    """Whether the trainer recorded its tokens."""
     staleness: Staleness | None
     """None where its update is not known."""
     time_parts: tuple[tuple[str, str, float], ...]
@@ -182,6 +184,7 @@ def build_trajectory(
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
         samples=samples,
         tokenless="" if samples else tokenless_reason(run, trajectory),
+        is_traced=reads.is_traced(trajectory.pk),
         staleness=staleness_of(trajectory),
         time_parts=time_parts(trajectory),
         patch=patch_diff(trajectory.patch),

@@ -15,6 +15,7 @@ from django.db import models
 from django.db.models.functions import Left
 
 from engine.events.token_block import decode
+from engine.events.token_trace import TraceRecord, decode_trace
 from engine.tokens import TokenRecord
 from engine.types import CounterfactualOutcome, TerminationReason, TestKind, TestOutcome, Verdict
 from webapp.core.models.choices import choices
@@ -348,3 +349,31 @@ class TokenBlob(models.Model):
     def record(self) -> TokenRecord:
         """Decode the block."""
         return decode(bytes(self.data))
+
+
+class TokenTrace(models.Model):
+    """Inputs of the losses of a trained trajectory's sampled tokens (``engine.events.token_trace``)."""
+
+    trajectory = models.OneToOneField(
+        Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="token_trace"
+    )
+    iteration = models.IntegerField()
+    """Iteration of the update."""
+    step = models.IntegerField()
+    """Index of the optimizer step, counted among those with a gradient."""
+    losses: models.JSONField[list[float], list[float]] = models.JSONField()
+    """Loss of every such step of the update."""
+    weight = models.FloatField()
+    """Weight of the trajectory in the loss of its step."""
+    length = models.IntegerField()
+    """Number of sampled tokens."""
+    data = models.BinaryField()
+    """The block. Its storage is EXTERNAL, because PostgreSQL cannot compress it further."""
+
+    def __str__(self) -> str:
+        return f"trace of {self.length} tokens of trajectory {self.trajectory_id}"
+
+    @property
+    def record(self) -> TraceRecord:
+        """Decode the block."""
+        return decode_trace(bytes(self.data))

@@ -15,6 +15,7 @@ from webapp.rollouts.models.trajectories import (
     TestLog,
     TestResult,
     TokenBlob,
+    TokenTrace,
     Trajectory,
     TrajectoryOpening,
 )
@@ -105,6 +106,11 @@ def whole_log_chars(trajectory_id: int) -> int:
 def num_samples(trajectory_id: int) -> int:
     """Return the number of samples of a trajectory's tokens; 0 where no tokens were recorded."""
     return TokenBlob.objects.filter(pk=trajectory_id).values_list("samples", flat=True).first() or 0
+
+
+def is_traced(trajectory_id: int) -> bool:
+    """Return whether the trainer recorded the tokens of a trajectory."""
+    return TokenTrace.objects.filter(pk=trajectory_id).exists()
 
 
 def finding_counts(run_id: int) -> list[tuple[str, int]]:

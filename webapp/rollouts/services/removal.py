@@ -56,10 +56,8 @@ def _remove_unfinished(run_id: int) -> None:
 
 def _remove_trajectories(where: str, arguments: list[Any]) -> None:
     """Delete trajectories and the rows that reference them; ``where`` must be SQL from this module."""
+    ids = f"SELECT id FROM webapp_trajectory WHERE {where}"  # noqa: S608
     with connection.cursor() as cursor:
         for table in _PARTS:
-            cursor.execute(
-                f"DELETE FROM {table} p USING webapp_trajectory t WHERE p.trajectory_id = t.id AND t.{where}",  # noqa: S608
-                arguments,
-            )
+            cursor.execute(f"DELETE FROM {table} WHERE trajectory_id IN ({ids})", arguments)  # noqa: S608
         cursor.execute(f"DELETE FROM webapp_trajectory WHERE {where}", arguments)  # noqa: S608

@@ -1,0 +1,348 @@
+"""The sampled tokens of a trained trajectory: coloured text, and the arithmetic of one token's gradient."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+from engine.config.learning.algorithm import AlgorithmConfig
+from webapp.core.contexts.frame import (
+    Crumb,
+    group_url,
+    iteration_url,
+    phase_label,
+    run_crumbs,
+    trajectory_url,
+)
+from webapp.core.contexts.numbers import whole
+from webapp.rollouts.contexts.advantage import algorithm_of, formula
+from webapp.rollouts.models.trajectories import Trajectory
+from webapp.rollouts.selectors.traces import TracedTokens, traced_tokens
+from webapp.runs.models.runs import Run
+
+WINDOW = 1500
+"""Number of tokens on one page."""
+_LEVELS = 4
+"""Shades of a colour."""
+
+
+class _Measure(NamedTuple):
+    label: str
+    unit: str
+    value: Callable[[TracedTokens, int], float]
+    neutral: float
+    """Value without colour: lower and higher ones have different colours."""
+
+
+MEASURES: Mapping[str, _Measure] = {
+    "gradient": _Measure(
+        "push on the token",
+        "− ∂loss/∂log π",
+        lambda traced, token: -traced.terms[token].slope * traced.scale,
+        0.0,
+    ),
+    "ratio": _Measure("ratio ρ", "π ÷ π_old", lambda traced, token: traced.terms[token].ratio, 1.0),
+    "trainer": _Measure(
+        "log-probability, trainer", "nats", lambda traced, token: traced.sampled.logprobs[token], 0.0
+    ),
+    "sampler": _Measure(
+        "log-probability, sampler", "nats", lambda traced, token: traced.sampled.sampler_logprobs[token], 0.0
+    ),
+    "mismatch": _Measure(
+        "trainer − sampler",
+        "nats",
+        lambda traced, token: traced.sampled.logprobs[token] - traced.sampled.sampler_logprobs[token],
+        0.0,
+    ),
+    "entropy": _Measure("entropy", "nats", lambda traced, token: traced.entropies[token], 0.0),
+    "correction": _Measure(
+        "importance correction c", "", lambda traced, token: traced.terms[token].correction, 1.0
+    ),
+}
+"""Quantities by which tokens can be coloured."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenView:
+    """A sampled token as text."""
+
+    number: int
+    text: str
+    css: str
+    """Class of its colour; empty without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepTokens:
+    """Tokens of one step on the page."""
+
+    step: int
+    tokens: tuple[TokenView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LegendEntry:
+    """One colour and the values it stands for."""
+
+    css: str
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenArithmetic:
+    """The loss and the gradient of one token, factor by factor."""
+
+    number: int
+    text: str
+    token_id: int
+    step: int
+    version: int
+    """Policy version that sampled it."""
+    sampler_logprob: float
+    old_logprob: float
+    logprob: float
+    reference_logprob: float | None
+    entropy: float
+    ratio: float
+    clip: str
+    advantage: float
+    formula: str
+    surrogate: float
+    correction: float
+    kl: float
+    entropy_term: float
+    loss: float
+    weight: float
+    num_steps: int
+    part: float
+    """Its part of ``loss/value``."""
+    slope: float
+    push: float
+    """− ∂(loss/value)/∂log π."""
+    verdict: str
+    """What the update does to the token, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenTraceContext:
+    """Context of the page of a trajectory's tokens."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    run: Run
+    trajectory: Trajectory
+    title: str
+    trajectory_url: str
+    missing: str
+    """Reason why there is no trace; empty if there is one."""
+    traced: TracedTokens | None
+    formula: str
+    masked: int
+    """Number of tokens without a gradient."""
+    by: str
+    choices: tuple[tuple[str, str], ...]
+    unit: str
+    steps: tuple[StepTokens, ...]
+    all_steps: tuple[int, ...]
+    start: int
+    end: int
+    previous: int | None
+    following: int | None
+    """First token of the page before, and of the page after."""
+    legend: tuple[LegendEntry, ...]
+    token: TokenArithmetic | None
+    total: float
+    """Sum of all tokens' parts of ``loss/value``."""
+
+
+def build_token_trace(trajectory: Trajectory, params: Mapping[str, str]) -> TokenTraceContext:
+    """Build the context of the page.
+
+    Args:
+        trajectory: the trajectory.
+        params: ``by``, a key of ``MEASURES``; ``start`` or ``step``, where the page begins; ``token``, the
+            selected token.
+    """
+    run = trajectory.run
+    algorithm = algorithm_of(run)
+    traced = traced_tokens(trajectory, algorithm)
+    key = (run.pk, trajectory.phase, trajectory.iteration, trajectory.task_key)
+    title = trajectory.task.instance_id if trajectory.task else trajectory.task_key
+    address = trajectory_url(*key, trajectory.index)
+    equation = formula(trajectory, algorithm)
+    by = params.get("by", "") if params.get("by", "") in MEASURES else "gradient"
+    chosen = whole(params.get("token", ""))
+    start, end = _window(traced, params, chosen)
+    levels = _levels(traced, by)
+    return TokenTraceContext(
+        section="runs",
+        crumbs=run_crumbs(
+            run,
+            Crumb(phase_label(trajectory.phase, trajectory.iteration), iteration_url(*key[:3])),
+            Crumb(title, group_url(*key)),
+            Crumb(f"rollout {trajectory.index}", address),
+            Crumb("tokens"),
+        ),
+        run=run,
+        trajectory=trajectory,
+        title=title,
+        trajectory_url=address,
+        missing="" if traced is not None else missing_trace(trajectory, algorithm),
+        traced=traced,
+        formula=equation,
+        masked=sum(not terms.slope for terms in traced.terms) if traced else 0,
+        by=by,
+        choices=tuple((name, measure.label) for name, measure in MEASURES.items()),
+        unit=MEASURES[by].unit,
+        steps=_steps(traced, start, end, levels) if traced else (),
+        all_steps=tuple(dict.fromkeys(map(traced.step_of, range(len(traced))))) if traced else (),
+        start=start,
+        end=end,
+        previous=max(0, start - WINDOW) if start else None,
+        following=end if traced and end < len(traced) else None,
+        legend=levels.legend,
+        token=_arithmetic(traced, equation, chosen) if traced and chosen is not None else None,
+        total=traced.scale * sum(terms.loss for terms in traced.terms) if traced else 0.0,
+    )
+
+
+def explain_token(trajectory: Trajectory, number: int) -> TokenArithmetic | None:
+    """Return the arithmetic of a trajectory's sampled token; None if it was not recorded."""
+    algorithm = algorithm_of(trajectory.run)
+    traced = traced_tokens(trajectory, algorithm)
+    return _arithmetic(traced, formula(trajectory, algorithm), number) if traced is not None else None
+
+
+def _arithmetic(traced: TracedTokens, equation: str, number: int) -> TokenArithmetic | None:
+    if not 0 <= number < len(traced):
+        return None
+    terms, sampled, position = traced.terms[number], traced.sampled, traced.positions[number]
+    push = -terms.slope * traced.scale
+    return TokenArithmetic(
+        number=number,
+        text=traced.text(number),
+        token_id=int(traced.tokens.ids[position]),
+        step=traced.step_of(number),
+        version=int(traced.tokens.versions[position]),
+        sampler_logprob=sampled.sampler_logprobs[number],
+        old_logprob=sampled.old_logprobs[number],
+        logprob=sampled.logprobs[number],
+        reference_logprob=sampled.reference_logprobs[number] if sampled.reference_logprobs else None,
+        entropy=traced.entropies[number],
+        ratio=terms.ratio,
+        clip=terms.clip,
+        advantage=traced.advantage,
+        formula=equation,
+        surrogate=terms.surrogate,
+        correction=terms.correction,
+        kl=terms.kl,
+        entropy_term=terms.entropy,
+        loss=terms.loss,
+        weight=traced.trace.weight,
+        num_steps=len(traced.trace.losses),
+        part=terms.loss * traced.scale,
+        slope=terms.slope,
+        push=push,
+        verdict=_verdict(push, traced.advantage, terms.clip, terms.correction),
+    )
+
+
+def _verdict(push: float, advantage: float, clip: str, correction: float) -> str:
+    if not push:
+        if not correction:
+            return "No gradient: the importance correction excludes it."
+        if clip == "high":
+            return "No gradient: the update had already raised it past the upper bound of the clip."
+        if clip == "low":
+            return "No gradient: the update had already lowered it past the lower bound of the clip."
+        if clip == "dual":
+            return "No gradient: the dual clip bounds its loss."
+        return "No gradient: the advantage is 0."
+    verb = "raises" if push > 0 else "lowers"
+    cause = "above" if advantage > 0 else "below"
+    if (push > 0) == (advantage > 0):
+        return f"The update {verb} its probability: the rollout's reward is {cause} the group's baseline."
+    return f"The update {verb} its probability: the KL term outweighs the advantage."
+
+
+def missing_trace(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> str:
+    """Return the reason why a trajectory has no trace."""
+    if algorithm is None or trajectory.phase != "train":
+        return "Only rollouts of training have gradients."
+    if trajectory.advantage is None:
+        return "Its group has not been trained on."
+    if not trajectory.loss_mask:
+        return "It carries no loss, so that its tokens have no gradient."
+    if not trajectory.advantage:
+        return "Its advantage is 0, so that its tokens have no gradient."
+    return (
+        "The trainer did not record its tokens: the setting trainer.traced_groups is the share of groups "
+        "whose tokens it records."
+    )
+
+
+def _window(traced: TracedTokens | None, params: Mapping[str, str], chosen: int | None) -> tuple[int, int]:
+    """Return the first token of the page and the end of its tokens."""
+    if traced is None:
+        return 0, 0
+    start = whole(params.get("start", ""))
+    if start is None and (step := whole(params.get("step", ""))) is not None:
+        start = bisect_left(range(len(traced)), step, key=traced.step_of)
+    if start is None:
+        start = (chosen or 0) // WINDOW * WINDOW
+    start = min(start, max(0, len(traced) - 1))
+    return start, min(start + WINDOW, len(traced))
+
+
+@dataclass(frozen=True, slots=True)
+class _Levels:
+    """Colours of a measure over all tokens with a gradient."""
+
+    css: Callable[[int], str]
+    legend: tuple[LegendEntry, ...]
+
+
+def _levels(traced: TracedTokens | None, by: str) -> _Levels:
+    measure = MEASURES[by]
+    if traced is None:
+        return _Levels(lambda _: "", ())
+    shown = [number for number, terms in enumerate(traced.terms) if terms.slope]
+    distances = [abs(measure.value(traced, number) - measure.neutral) for number in shown]
+    # The few largest values share the darkest shade, so that one of them does not pale all others.
+    most = sorted(distances)[int(0.98 * (len(distances) - 1))] if distances else 0.0
+    width = most / _LEVELS
+    with_gradient = frozenset(shown)
+
+    def css(number: int) -> str:
+        if number not in with_gradient:
+            return "none"
+        distance = measure.value(traced, number) - measure.neutral
+        level = min(_LEVELS, int(abs(distance) / width) + 1) if width and distance else 0
+        return "" if not level else f"{'up' if distance > 0 else 'down'}{level}"
+
+    values = [measure.value(traced, number) - measure.neutral for number in shown]
+    entries = [
+        LegendEntry(
+            css=f"{name}{level}",
+            low=measure.neutral + sign * (level - 1) * width,
+            high=measure.neutral + sign * (max(map(abs, values)) if level == _LEVELS else level * width),
+        )
+        for name, sign in (("down", -1), ("up", 1))
+        if any(sign * value > 0 for value in values)
+        for level in (range(_LEVELS, 0, -1) if sign < 0 else range(1, _LEVELS + 1))
+        if width
+    ]
+    return _Levels(css, tuple(entries))
+
+
+def _steps(traced: TracedTokens, start: int, end: int, levels: _Levels) -> tuple[StepTokens, ...]:
+    return tuple(
+        StepTokens(
+            step, tuple(TokenView(number, traced.text(number), levels.css(number)) for number in numbers)
+        )
+        for step, numbers in groupby(range(start, end), key=traced.step_of)
+    )
