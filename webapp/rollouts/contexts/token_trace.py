@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -35,6 +36,8 @@ class _Measure(NamedTuple):
     value: Callable[[TracedTokens, int], float]
     neutral: float
     """Value without colour: lower and higher ones have different colours."""
+    least: float = 0.0
+    """Distance from it that has the darkest colour at least, so that noise has none."""
 
 
 MEASURES: Mapping[str, _Measure] = {
@@ -44,7 +47,7 @@ MEASURES: Mapping[str, _Measure] = {
         lambda traced, token: -traced.terms[token].slope * traced.scale,
         0.0,
     ),
-    "ratio": _Measure("ratio ρ", "π ÷ π_old", lambda traced, token: traced.terms[token].ratio, 1.0),
+    "ratio": _Measure("ratio ρ", "π ÷ π_old", lambda traced, token: traced.terms[token].ratio, 1.0, 0.02),
     "trainer": _Measure(
         "log-probability, trainer", "nats", lambda traced, token: traced.sampled.logprobs[token], 0.0
     ),
@@ -56,10 +59,11 @@ MEASURES: Mapping[str, _Measure] = {
         "nats",
         lambda traced, token: traced.sampled.logprobs[token] - traced.sampled.sampler_logprobs[token],
         0.0,
+        0.02,
     ),
     "entropy": _Measure("entropy", "nats", lambda traced, token: traced.entropies[token], 0.0),
     "correction": _Measure(
-        "importance correction c", "", lambda traced, token: traced.terms[token].correction, 1.0
+        "importance correction c", "", lambda traced, token: traced.terms[token].correction, 1.0, 0.02
     ),
 }
 """Quantities by which tokens can be coloured."""
@@ -90,6 +94,8 @@ class LegendEntry:
     css: str
     low: float
     high: float
+    is_last: bool
+    """Whether it also stands for all values beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,25 +320,26 @@ def _levels(traced: TracedTokens | None, by: str) -> _Levels:
     distances = [abs(measure.value(traced, number) - measure.neutral) for number in shown]
     # The few largest values share the darkest shade, so that one of them does not pale all others.
     most = sorted(distances)[int(0.98 * (len(distances) - 1))] if distances else 0.0
-    width = most / _LEVELS
+    width = max(most, measure.least) / _LEVELS
     with_gradient = frozenset(shown)
 
     def css(number: int) -> str:
         if number not in with_gradient:
             return "none"
         distance = measure.value(traced, number) - measure.neutral
-        level = min(_LEVELS, int(abs(distance) / width) + 1) if width and distance else 0
+        level = min(_LEVELS, math.ceil(abs(distance) / width - 0.5)) if width else 0
         return "" if not level else f"{'up' if distance > 0 else 'down'}{level}"
 
     values = [measure.value(traced, number) - measure.neutral for number in shown]
     entries = [
         LegendEntry(
             css=f"{name}{level}",
-            low=measure.neutral + sign * (level - 1) * width,
-            high=measure.neutral + sign * (max(map(abs, values)) if level == _LEVELS else level * width),
+            low=measure.neutral + sign * (level - 0.5) * width,
+            high=measure.neutral + sign * (level + 0.5) * width,
+            is_last=level == _LEVELS,
         )
         for name, sign in (("down", -1), ("up", 1))
-        if any(sign * value > 0 for value in values)
+        if any(sign * value > width / 2 for value in values)
         for level in (range(_LEVELS, 0, -1) if sign < 0 else range(1, _LEVELS + 1))
         if width
     ]
