@@ -8,12 +8,15 @@ Works on finished trajectories alone: no model and no tensors.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_members, outcome_of
 from engine.algorithms.terms import has_kl_reward
+from engine.algorithms.weights import trajectory_weights
 from engine.config.learning.algorithm import AlgorithmConfig, parse_algorithm
 from engine.types import Group
 
@@ -54,6 +57,59 @@ def what_if(
     groups = [_outcomes(group), *map(_outcomes, others)]
     members = outcome_members(groups, config, max_context=max_context)[0]
     return Counterfactual(config=config, members=members, notes=tuple(_notes(config, groups)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateSignal:
+    """What the trajectories of one update contribute to its gradient."""
+
+    groups: int
+    uniform: int
+    """Groups without any signal."""
+    trajectories: int
+    """Trajectories that carry loss and have an advantage other than 0."""
+    tokens: int
+    """Their sampled tokens."""
+    weights: tuple[float, ...]
+    """Of each group, Σ_i w_i |A_i| |i| over its trajectories: the size of its gradient where no ratio is
+    clipped. The whole update counts as one optimizer step."""
+
+
+def update_signal(
+    groups: Sequence[Sequence[TrajectoryOutcome]],
+    num_tokens: Sequence[Sequence[int]],
+    config: AlgorithmConfig,
+    *,
+    max_context: int,
+) -> UpdateSignal:
+    """Return what stored groups contribute to an update under an objective.
+
+    Args:
+        groups: all groups of the update.
+        num_tokens: sampled tokens of each trajectory, in the same order.
+        config: the objective.
+        max_context: the agent's limit in tokens.
+    """
+    members = outcome_members(list(groups), config, max_context=max_context)
+    flat = [member for siblings in members for member in siblings]
+    lengths = [length for row in num_tokens for length in row]
+    parts = iter(
+        zip(flat, lengths, trajectory_weights(flat, lengths, config, max_context=max_context), strict=True)
+    )
+    trained = [(member, length) for member, length in zip(flat, lengths, strict=True) if member.has_signal]
+    return UpdateSignal(
+        groups=len(members),
+        uniform=sum(not any(member.has_signal for member in siblings) for siblings in members),
+        trajectories=len(trained),
+        tokens=sum(length for _, length in trained),
+        weights=tuple(
+            math.fsum(
+                weight * abs(member.advantage or 0.0) * length
+                for member, length, weight in itertools.islice(parts, len(siblings))
+            )
+            for siblings in members
+        ),
+    )
 
 
 def _outcomes(group: Group | Sequence[TrajectoryOutcome]) -> Sequence[TrajectoryOutcome]:

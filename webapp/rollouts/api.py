@@ -16,6 +16,7 @@ from webapp.core.permissions import check_rollouts
 from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.advantage import algorithm_of
+from webapp.rollouts.contexts.run_what_if import Totals, UpdatesWhatIf, updates_what_if
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
 from webapp.rollouts.contexts.token_trace import missing_trace
 from webapp.rollouts.contexts.tokens import tokenless_reason
@@ -559,6 +560,50 @@ class WhatIfOut(Schema):
     algorithm: dict[str, Any]
     members: list[MemberOut]
     notes: list[str]
+
+
+class SignalOut(Schema):
+    """What updates trained on under one objective."""
+
+    groups: int
+    uniform: int
+    """Groups without signal."""
+    trajectories: int
+    tokens: int
+    tasks: dict[str, float]
+    """Task → share of the gradient where no ratio is clipped, the updates counting equally."""
+
+
+class RunWhatIfOut(Schema):
+    """A run's updates under its own objective and another one."""
+
+    updates: int
+    algorithm: dict[str, Any]
+    own: SignalOut
+    other: SignalOut
+
+
+@router.post("/runs/{int:run_id}/what-if", response=RunWhatIfOut)
+def run_what_if(
+    request: HttpRequest, run_id: int, body: WhatIfIn, iteration: int | None = None
+) -> dict[str, Any]:
+    """Return what a run's updates, or that of one iteration, would have trained on under other settings."""
+    return what_if_document(updates_what_if(find_run(run_id), body.settings, iteration=iteration))
+
+
+def what_if_document(result: UpdatesWhatIf) -> dict[str, Any]:
+    """Return the fields of ``RunWhatIfOut``."""
+
+    def signal(totals: Totals) -> dict[str, Any]:
+        names = ("groups", "uniform", "trajectories", "tokens")
+        return {name: getattr(totals, name) for name in names} | {"tasks": totals.shares()}
+
+    return {
+        "updates": result.updates,
+        "algorithm": result.algorithm.model_dump(mode="json"),
+        "own": signal(result.own),
+        "other": signal(result.other),
+    }
 
 
 @router.post("/runs/{int:run_id}/groups/{phase}/{int:iteration}/{task_key}/what-if", response=WhatIfOut)

@@ -13,6 +13,7 @@ from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.found import find_text, text_to_find
 from webapp.rollouts.contexts.groups import build_group
+from webapp.rollouts.contexts.run_what_if import build_run_what_if
 from webapp.rollouts.contexts.steps import WINDOW_CHARS, WINDOW_STEPS, plain_part, whole_part, window
 from webapp.rollouts.contexts.token_trace import build_token_trace, explain_token
 from webapp.rollouts.contexts.trajectories import build_search, build_trajectory
@@ -57,6 +58,13 @@ def group_detail(
     if context is None:
         raise Http404(f"Run {run_id} has no group of task {task_key} in {phase} {iteration}.")
     return page(request, person, "rollouts/groups/detail.html", context)
+
+
+@viewer
+def run_what_if(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """Render what a run's updates would have trained on under another objective."""
+    context = build_run_what_if(_readable_run(person, run_id), params_of(request))
+    return page(request, person, "rollouts/iterations/what_if.html", context)
 
 
 @viewer

@@ -8,6 +8,7 @@ import pytest
 
 from engine.algorithms import what_if
 from engine.algorithms.advantages import TrajectoryOutcome, outcome_members
+from engine.algorithms.what_if import update_signal
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.types import TerminationReason
 
@@ -64,6 +65,20 @@ def test_batch_wide_settings_include_the_other_groups() -> None:
     assert [m.baseline for m in beside.members] == pytest.approx([1 / 3] * 3 + [None])
     assert alone.notes == ("Batch-wide means and deviations are those of this group alone.",)
     assert beside.notes == ()
+
+
+def test_signal_of_an_update_counts_trained_tokens_and_weighs_groups() -> None:
+    """Two groups of rollouts with 10, 20, … tokens, of which one has no signal."""
+    uniform = stored((1.0, SUBMITTED), (1.0, SUBMITTED))
+    tokens = [[10, 20, 30, 40], [10, 20]]
+    own = update_signal([GROUP, uniform], tokens, AlgorithmConfig(), max_context=100)
+    assert (own.groups, own.uniform, own.trajectories, own.tokens) == (2, 1, 2, 30)
+    counted = 5  # all but the one lost to infrastructure
+    assert own.weights == pytest.approx(((10 + 20) / (100 * counted), 0.0))
+    kept = AlgorithmConfig(filtered_reasons=(), baseline="none")
+    other = update_signal([GROUP, uniform], tokens, kept, max_context=100)
+    assert (other.uniform, other.trajectories, other.tokens) == (0, 4, 10 + 30 + 10 + 20)
+    assert other.weights == pytest.approx((40 / (100 * counted), 30 / (100 * counted)))
 
 
 def test_terms_that_cannot_be_recomputed_are_noted() -> None:

@@ -18,7 +18,9 @@ from webapp.core.cli import (
     print_json,
     write_text,
 )
+from webapp.rollouts.api import what_if_document
 from webapp.rollouts.cli.points import Iteration, Phase, find_point, point_record
+from webapp.rollouts.contexts.run_what_if import updates_what_if
 from webapp.rollouts.contexts.what_if import counterfactual
 from webapp.rollouts.selectors import attempts
 from webapp.runs.cli.describe import RunId, find_run
@@ -53,12 +55,20 @@ def export(
 @app.command("what-if")
 def what_if(
     run_id: RunId,
-    iteration: Annotated[int, typer.Argument(help="Iteration of the group.")],
-    task: Annotated[str, typer.Argument(help="Id of the task.")],
+    iteration: Annotated[int | None, typer.Argument(help="Only the update of this iteration.")] = None,
+    task: Annotated[str, typer.Argument(help="Only the group of the task with this id.")] = "",
     settings: Settings = None,
     as_json: OnlyJson = True,
 ) -> None:
-    """Print the advantages and masks that a stored group would have under other settings, as JSON."""
+    """Print what a run's updates, or one, would have trained on under other settings, as JSON.
+
+    Of a single group, print the advantages and masks.
+    """
+    if iteration is None or not task:
+        run = find_run(run_id)
+        result = updates_what_if(run, parse_settings(settings or ()), iteration=iteration)
+        print_json(what_if_document(result))
+        return
     outcome = counterfactual(
         find_run(run_id),
         phase="train",

@@ -78,15 +78,25 @@ def counterfactual(
     )
 
 
+def offered_settings(params: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings that a page's form selected."""
+    return {name: params[name] for name in OFFERED if params.get(name)}
+
+
+def offered_choices(settings: Mapping[str, str]) -> tuple[Choice, ...]:
+    """Return the fields of a page's form."""
+    return tuple(
+        Choice(name, settings.get(name, ""), get_args(AlgorithmConfig.model_fields[name].annotation))
+        for name in OFFERED
+    )
+
+
 def build_what_if(
     run: Run, trajectories: list[Trajectory], *, iteration: int, task_key: str, params: Mapping[str, str]
 ) -> WhatIf:
     """Build the context of the panel on a training group's page."""
-    settings = {name: params[name] for name in OFFERED if params.get(name)}
-    choices = tuple(
-        Choice(name, settings.get(name, ""), get_args(AlgorithmConfig.model_fields[name].annotation))
-        for name in OFFERED
-    )
+    settings = offered_settings(params)
+    choices = offered_choices(settings)
     if not settings:
         return WhatIf(choices=choices, rows=(), notes=(), error="")
     try:

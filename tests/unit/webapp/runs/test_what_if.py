@@ -74,3 +74,34 @@ def test_another_objective_includes_filtered_rollouts() -> None:
     settings = [f"{name}={json.dumps(value)}" for name, value in KEEP_ALL.items()]
     flags = [part for setting in settings for part in ("--set", setting)]
     assert json.loads(run_command("run", "what-if", yard.run.pk, 0, key, *flags)) == body
+
+
+def test_a_whole_run_is_recomputed_on_page_api_and_command() -> None:
+    yard = make_yard(iterations=2)
+    reader, url = signed_in(Role.VIEWER), f"/api/v1/runs/{yard.run.pk}/what-if"
+    trained = Trajectory.objects.filter(run=yard.run, phase="train", loss_mask=True).exclude(advantage=0.0)
+    rows = list(trained.values_list("iteration", "generated_tokens"))
+
+    def answer(settings: dict[str, Any], query: str = "") -> dict[str, Any]:
+        body = json.dumps({"settings": settings})
+        response = reader.post(url + query, body, content_type="application/json")
+        assert response.status_code == 200, response.content
+        document: dict[str, Any] = response.json()
+        return document
+
+    whole = answer({})
+    assert whole["own"] == whole["other"]
+    assert whole["updates"] == 2
+    assert (whole["own"]["trajectories"], whole["own"]["tokens"]) == (len(rows), sum(row[1] for row in rows))
+    assert sum(whole["own"]["tasks"].values()) == pytest.approx(1.0)
+    one = answer({}, "?iteration=1")
+    assert one["updates"] == 1
+    assert one["own"]["tokens"] == sum(tokens for iteration, tokens in rows if iteration == 1)
+    other = answer(KEEP_ALL)
+    assert other["other"]["trajectories"] > other["own"]["trajectories"]
+    flags = [part for name, value in KEEP_ALL.items() for part in ("--set", f"{name}={json.dumps(value)}")]
+    assert json.loads(run_command("run", "what-if", yard.run.pk, *flags)) == other
+    page = reader.get(f"/runs/{yard.run.pk}/what-if/", {"preset": "dr_grpo", "iteration": "1"})
+    assert page.status_code == 200
+    assert f"{one['own']['tokens']:,}".replace(",", "\u202f") in page.content.decode()
+    assert "No group has finished" in reader.get(f"/runs/{yard.run.pk}/what-if/?iteration=9").content.decode()
