@@ -82,15 +82,15 @@ def distance(weights: Mapping[str, torch.Tensor], others: Mapping[str, torch.Ten
 @pytest.mark.parametrize("case", CASES)
 def test_bfloat16_update_of_two_ranks_matches_one(pair: RankPair, shape: tuple[int, int], case: str) -> None:
     """Ranks split gradients into other parts, and so round otherwise: not worse than bfloat16 itself does."""
-    metrics, weights = in_bfloat16(case, (1, 1))
+    results, weights = in_bfloat16(case, (1, 1))
     _, exact = updated(case, "all", (1, 1), torch.float32, epsilon=BFLOAT16["epsilon"])
     rounding = distance(weights, exact)
-    for their_metrics, their_weights in pair.run(in_bfloat16, case, shape):
+    for their_results, their_weights in pair.run(in_bfloat16, case, shape):
         assert distance(their_weights, exact) <= 2 * rounding
         assert distance(their_weights, weights) <= 2 * rounding
-        for ours, theirs in zip(metrics, their_metrics, strict=True):
+        for ours, theirs in zip(results, their_results, strict=True):
             for key in ("grad/norm", "entropy/mean", "ratio/mean"):  # the loss is a difference of large terms
-                assert theirs.get(key) == pytest.approx(ours.get(key), rel=2**-6), key
+                assert theirs.metrics.get(key) == pytest.approx(ours.metrics.get(key), rel=2**-6), key
 
 
 @pytest.mark.parametrize("case", FAMILIES)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,9 +23,11 @@ from engine.models.loader import open_model, write_policy_files
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
 from engine.trainer.batch import Row
+from engine.trainer.learner import UpdateResult
 from engine.trainer.packing import Layout, lay_out
 from engine.trainer.processes.rank import open_policy
 from engine.trainer.ranks import ALONE, Ranks, SharedRow, shared_row
+from engine.trainer.traces import TokenTrace
 from engine.trainer.trainer import Trainer
 from engine.types import Group, TerminationReason
 from tests.unit.models.tiny_families import tiny_config, write_tiny
@@ -55,7 +57,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }  # fmt: skip
 DATA, CONTEXT = (2, 1), (1, 2)
-Updated = tuple[list[dict[str, float]], dict[str, Tensor]]
+Updated = tuple[list[UpdateResult], dict[str, Tensor]]
 
 
 @pytest.fixture(scope="module")
@@ -82,9 +84,15 @@ def groups_of(name: str) -> list[Group]:
 
 
 def updated(case: str, name: str, shape: tuple[int, int], dtype: torch.dtype, **more: Any) -> Updated:
-    """Run two updates on the same groups in every rank; return metrics and weights."""
+    """Run two updates on the same groups in every rank; return their results and the weights."""
     objective, settings = CASES[case]
-    usual = {"minibatches": 2, "learning_rate": 1e-3, "threads": 1, "tokens_per_microbatch": 64}
+    usual = {
+        "traced_groups": 1.0,
+        "minibatches": 2,
+        "learning_rate": 1e-3,
+        "threads": 1,
+        "tokens_per_microbatch": 64,
+    }
     sizes = {"data_parallel": shape[0], "context_parallel": shape[1]}
     trainer = Together(
         make_model().to(dtype),
@@ -95,8 +103,8 @@ def updated(case: str, name: str, shape: tuple[int, int], dtype: torch.dtype, **
         reference=make_model(seed=9).to(dtype),
         ranks=ALONE if shape == (1, 1) else ranks_of(*shape),
     )
-    metrics = [trainer.update(groups_of(name), temperature=0.8).metrics for _ in range(2)]
-    return metrics, {key: weight.detach().clone() for key, weight in trainer.weights()}
+    results = [trainer.update(groups_of(name), temperature=0.8) for _ in range(2)]
+    return results, {key: weight.detach().clone() for key, weight in trainer.weights()}
 
 
 @pytest.mark.parametrize(
@@ -121,18 +129,31 @@ def assert_two_ranks_are_one(pair: RankPair, shape: tuple[int, int], case: str, 
     weight by rate × e / ε. With ε = 1e-8 and gradients of 1e-2 that is up to 1e-1 of a step in float32,
     depending on the order of summation; in float64 it is 1e-10 of a step.
     """
-    metrics, weights = updated(case, name, (1, 1), torch.float64)
+    results, weights = updated(case, name, (1, 1), torch.float64)
     start = dict(make_model().double().named_parameters())
     both = pair.run(updated, case, name, shape, torch.float64)
-    for their_metrics, their_weights in both:
+    for their_results, their_weights in both:
         for key, weight in weights.items():
             assert torch.equal(their_weights[key], both[0][1][key]), "ranks hold different weights"
             assert (their_weights[key] - weight).norm() <= 1e-6 * (weight - start[key]).norm(), key
-        for ours, theirs in zip(metrics, their_metrics, strict=True):
+        for ours, theirs in zip(results, their_results, strict=True):
+            assert_equal_traces(ours.traces, theirs.traces)
             for key in ("loss/value", "grad/norm", "entropy/mean", "ratio/mean", "ratio/effective_share",
                         "mismatch/mean", "clip/high", "tokens/trained", "update/steps", "update/skipped",
                         "funnel/trained"):  # fmt: skip
-                assert theirs.get(key) == pytest.approx(ours.get(key), rel=1e-6, abs=1e-8), key
+                expected = pytest.approx(ours.metrics.get(key), rel=1e-6, abs=1e-8)
+                assert theirs.metrics.get(key) == expected, key
+
+
+def assert_equal_traces(ours: Mapping[int, TokenTrace], theirs: Mapping[int, TokenTrace]) -> None:
+    assert ours.keys() == theirs.keys()
+    for index, trace in ours.items():
+        other = theirs[index]
+        assert (other.step, other.weight) == (trace.step, trace.weight)
+        for name in ("logprobs", "entropies", "old_logprobs", "reference_logprobs"):
+            column, their_column = getattr(trace, name), getattr(other, name)
+            assert (their_column is None) == (column is None), name
+            assert column is None or their_column == pytest.approx(column, abs=1e-5), name
 
 
 def trainer_of(folder: Path, shape: tuple[int, int], **settings: Any) -> Trainer:
