@@ -61,6 +61,7 @@ urlpatterns = [
     path("runs/new/", run_new.run_new, name="run-new"),
     path("runs/compare/", run_compare.run_compare, name="run-compare"),
     path("runs/series/", run_compare.run_series, name="run-series"),
+    path("runs/selected/", runs.run_selected, name="run-selected"),
     path("runs/<int:run_id>/", runs.run_detail, name="run-detail"),
     path("runs/<int:run_id>/points/", run_compare.run_points, name="run-points"),
     *[

@@ -26,7 +26,7 @@ OPERATORS = {
     "run-new", "run-start", "run-stop", "run-pause", "run-resume", "run-archive", "run-restore",
     "run-acknowledge", "run-checkpoint", "run-edit", "evaluation-submission", "evaluation-submission-zip",
     "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
-    "dataset-validate", "dataset-harden", "task-quarantine",
+    "dataset-validate", "dataset-harden", "task-quarantine", "run-selected",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove"}
 """Pages by the least role that opens them; viewers open all other pages."""

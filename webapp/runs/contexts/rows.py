@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from webapp.runs.contexts.phase import Phase, phase_of
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.kinds import kind_of
+from webapp.runs.models.iterations import Evaluation
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 
@@ -24,6 +25,8 @@ class RunRow:
     stale: bool
     phase: Phase | None
     """Current work of a live run."""
+    heldout: Evaluation | None
+    """Newest evaluation on other than training tasks."""
 
 
 def progress_of(run: Run) -> tuple[int, int]:
@@ -36,6 +39,7 @@ def progress_of(run: Run) -> tuple[int, int]:
 
 def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[RunRow, ...]:
     """Return the rows of runs with their rewards, given by run id."""
+    heldout = run_reads.newest_heldout([run.pk for run in runs])
     return tuple(
         RunRow(
             run,
@@ -44,6 +48,7 @@ def run_rows(runs: list[Run], rewards: dict[int, list[float | None]]) -> tuple[R
             *progress_of(run),
             run_reads.is_stale(run),
             phase_of(run),
+            heldout.get(run.pk),
         )
         for run in runs
     )

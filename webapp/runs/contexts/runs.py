@@ -102,6 +102,22 @@ def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListCo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedRunsContext:
+    """Runs to be changed together."""
+
+    section: str
+    crumbs: tuple[Crumb, ...]
+    runs: tuple[Run, ...]
+
+
+def build_selected_runs(runs: Sequence[Run]) -> SelectedRunsContext:
+    """Return the context of the page of selected runs, by number."""
+    crumbs = (Crumb("Runs", reverse("run-list")), Crumb("selected"))
+    ordered = sorted(runs, key=lambda run: run.pk)
+    return SelectedRunsContext(section="runs", crumbs=crumbs, runs=tuple(ordered))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDetailContext:
     """One run's page."""
 

@@ -6,7 +6,19 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, F, FloatField, Func, OuterRef, Q, QuerySet, Subquery, TextField
+from django.db.models import (
+    Case,
+    Exists,
+    F,
+    FloatField,
+    Func,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    TextField,
+    When,
+)
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.utils import timezone
@@ -25,6 +37,7 @@ STALE_AFTER = timedelta(seconds=30)
 """Age of the last heartbeat from which a live run is stale (the engine sends one every 2 s)."""
 SORTS = {
     "id": F("id"), "name": F("name"), "state": F("state"), "kind": F("kind"), "reward": F("reward"),
+    "heldout": F("heldout"),
     "started": F("running_at"), "progress": F("current_iteration"),
 }  # fmt: skip
 
@@ -60,6 +73,18 @@ def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
     )
 
 
+def _heldout(evaluations: QuerySet[Evaluation]) -> QuerySet[Evaluation]:
+    """Return evaluations on other than training tasks: those named ``heldout`` first, the newest first."""
+    others = evaluations.exclude(name="train")
+    return others.order_by("run_id", Case(When(name="heldout", then=0), default=1), "-iteration", "name")
+
+
+def newest_heldout(run_ids: Collection[int]) -> dict[int, Evaluation]:
+    """Return the newest evaluation of each run that has one, on other than training tasks."""
+    rows = _heldout(Evaluation.objects.filter(run_id__in=run_ids)).distinct("run_id")
+    return {row.run_id: row for row in rows}
+
+
 def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
     """Return one page of runs, newest first unless sorted otherwise."""
     runs = with_reward(Run.objects.all())
@@ -79,6 +104,9 @@ def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
         runs = runs.filter(dataset__name=filters.dataset)
     if filters.q:
         runs = runs.filter(Q(name__icontains=filters.q) | Q(recipe__icontains=filters.q))
+    if filters.sort.lstrip("-") == "heldout":
+        newest = _heldout(Evaluation.objects.filter(run=OuterRef("pk"))).values("solve_rate")[:1]
+        runs = runs.annotate(heldout=Subquery(newest))
     column = SORTS.get(filters.sort.lstrip("-"), F("id"))
     order = column.desc(nulls_last=True) if filters.sort.startswith("-") else column.asc(nulls_last=True)
     return paginate(runs.order_by(order, "-id"), number=number, size=size)

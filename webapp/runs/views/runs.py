@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from django.contrib import messages
 from django.contrib.auth.models import User
+from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError
 from webapp.accounts.gate import operator, viewer
+from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of, posted_of
 from webapp.core.permissions import Person, check_change
 from webapp.core.services import audit
 from webapp.rollouts.services import annotations as annotation_writes
 from webapp.runs.contexts.downloads import checkpoint_download
 from webapp.runs.contexts.edit_form import build_edit_conflict
-from webapp.runs.contexts.runs import build_run_detail, build_run_list
+from webapp.runs.contexts.runs import build_run_detail, build_run_list, build_selected_runs
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import alerts as alert_reads
 from webapp.runs.selectors import runs as run_reads
@@ -59,6 +61,40 @@ def run_list(request: HttpRequest, person: Person) -> HttpResponse:
     """Render the runs, filtered and sorted by the query string."""
     context = build_run_list(params_of(request), can_operate=person.can_operate)
     return page(request, person, "runs/list.html", context)
+
+
+@operator
+def run_selected(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render the selected runs (``run``, repeated), or stop, archive, restore or tag them."""
+    chosen = request.POST if request.method == "POST" else request.GET
+    numbers = {number for text in chosen.getlist("run") if (number := whole(text, most=MOST_ID))}
+    runs = list(run_reads.runs_by_number(numbers).values())
+    if request.method != "POST":
+        return page(request, person, "runs/selected.html", build_selected_runs(runs))
+    refused = _change_selected(runs, request.POST.get("action", ""), request.POST.get("tag", ""), person)
+    changed = len(runs) - len(refused)
+    if changed:
+        messages.success(request, f"{changed} run{'s' * (changed != 1)} changed.")
+    for reason in refused[:10]:
+        messages.error(request, reason)
+    return redirect("run-list")
+
+
+def _change_selected(runs: Sequence[Run], action: str, tag: str, person: Person) -> list[str]:
+    """Apply an action to each run that allows it; return the reasons of the others."""
+    refused = []
+    for run in runs:
+        try:
+            check_change(run, person.role, person.user.pk)
+            if action == "tag":
+                run_edits.edit(run=run, changes=Edit(tags=[*run.tags, tag]), actor=person.user)
+            elif action in ("stop", "archive", "restore"):
+                ACTIONS[action](run=run, actor=person.user)
+            else:
+                refused.append(f"run {run.pk}: there is no action '{action[:40]}'")
+        except (PermissionDenied, ConfigError, IllegalTransitionError) as error:
+            refused.append(f"run {run.pk} was not changed: {error}")
+    return refused
 
 
 @viewer

@@ -85,6 +85,34 @@ def test_run_list_filters_by_tag_and_omits_archived_runs(operator: Client) -> No
     assert run_ids() == [other.pk, tagged.pk], "a queued run is not archived"
 
 
+def test_selected_runs_are_changed_together_where_they_allow_it(operator: Client) -> None:
+    first, second = own_run(name="alpha"), own_run(name="beta")
+    stranger = make_run(name="gamma")
+    numbers = [str(run.pk) for run in (first, second, stranger)]
+    page = operator.get("/runs/selected/", {"run": [*numbers, "x", "99999999999999999999"]}).content.decode()
+    assert all(name in page for name in ("alpha", "beta", "gamma"))
+
+    def change(action: str, **fields: str) -> str:
+        posted = {"run": numbers, "action": action, **fields}
+        return operator.post("/runs/selected/", posted, follow=True).content.decode()
+
+    listed = change("tag", tag="  lr   sweep ")
+    assert "2 runs changed" in listed
+    assert f"run {stranger.pk} was not changed" in listed
+    assert [run.tags for run in Run.objects.order_by("pk")] == [["lr sweep"], ["lr sweep"], []]
+    assert AuditEntry.objects.filter(action="run.edit").count() == 2
+    run_writes.start(run=first)
+    assert "1 run changed" in change("archive")
+    assert list(Run.objects.exclude(archived_at=None)) == [second]
+    change("restore")
+    assert not Run.objects.exclude(archived_at=None).exists()
+    change("stop")
+    assert Run.objects.get(pk=first.pk).state == "stopped"
+    assert "there is no action" in change("delete")
+    assert Run.objects.count() == 3
+    assert "No run is selected" in operator.get("/runs/selected/").content.decode()
+
+
 def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) -> None:
     run = own_run()
     fail(run)

@@ -10,6 +10,7 @@ from django.contrib.messages import get_messages
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 from django.utils.html import escape
 
 from engine.events.token_block import encode
@@ -19,7 +20,7 @@ from tests.builders.web.web_builders import hand_over, launched, make_run, make_
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
-from webapp.models import AuditEntry, Dataset, Experiment, Run, TokenBlob, Trajectory
+from webapp.models import AuditEntry, Dataset, Evaluation, Experiment, Run, TokenBlob, Trajectory
 from webapp.rollouts.contexts.advantage import equation
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
 from webapp.rollouts.selectors.search import Match, TrajectoryFilters, search
@@ -177,6 +178,26 @@ def test_run_list_filters_and_sorts(operator: Client) -> None:
     assert "showing 1–1 of 1" in page
     for invalid_query in ("?page=99999999999", "?page=-1", "?sort=token_hash", "?experiment=x", "?state=%00"):
         assert operator.get(f"/runs/{invalid_query}").status_code == 200
+
+
+def test_run_list_shows_the_newest_heldout_rate_and_sorts_by_it(operator: Client) -> None:
+    better, worse, without = (make_run(name=name) for name in ("better", "worse", "without"))
+    for run, name, iteration, rate in (
+        (better, "heldout", 0, 0.1), (better, "heldout", 4, 0.625), (better, "train", 8, 0.9),
+        (worse, "other", 4, 0.25), (worse, "train", 8, 1.0),
+    ):  # fmt: skip
+        Evaluation.objects.create(
+            run=run, iteration=iteration, name=name, policy_version=1, num_samples=4, num_tasks=8,
+            num_solved=2, solve_rate=rate, interval_low=rate / 2, interval_high=rate,
+            finished_at=timezone.now(),
+        )  # fmt: skip
+    rows = run_reads.list_runs(RunFilters(sort="-heldout"), number=1).rows
+    assert [run.pk for run in rows] == [better.pk, worse.pk, without.pk]
+    page = operator.get("/runs/?sort=-heldout").content.decode().replace("\u202f", " ")
+    assert "62.5 %" in page
+    assert "25.0 %" in page
+    assert "90.0 %" not in page
+    assert "95 % interval 31.2 % to 62.5 %, 8 tasks × 4" in page
 
 
 # --- numbers and search ---------------------------------------------------------------------------
