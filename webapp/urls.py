@@ -60,6 +60,7 @@ urlpatterns = [
     path("runs/", runs.run_list, name="run-list"),
     path("runs/new/", run_new.run_new, name="run-new"),
     path("runs/compare/", run_compare.run_compare, name="run-compare"),
+    path("runs/compare/tasks/", run_compare.run_tasks, name="run-compare-tasks"),
     path("runs/series/", run_compare.run_series, name="run-series"),
     path("runs/selected/", runs.run_selected, name="run-selected"),
     path("runs/<int:run_id>/", runs.run_detail, name="run-detail"),

@@ -49,6 +49,14 @@ def paginate(rows: QuerySet[ModelRow], *, number: int, size: int) -> Page[ModelR
     return Page(rows=list(rows[(number - 1) * size : number * size]), total=total, number=number, size=size)
 
 
+def page_of(rows: Sequence[Row], *, number: int, size: int) -> Page[Row]:
+    """Return page ``number`` of rows that are all known (from 1; numbers past the end select the last)."""
+    number = max(1, min(number, -(-len(rows) // size) or 1))
+    return Page(
+        rows=list(rows[(number - 1) * size : number * size]), total=len(rows), number=number, size=size
+    )
+
+
 def map_page(page: Page[ModelRow], convert: Callable[[ModelRow], Row]) -> Page[Row]:
     """Return the same page with every row converted."""
     return Page(

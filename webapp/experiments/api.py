@@ -13,6 +13,7 @@ from webapp.api.auth import admin, caller, viewer
 from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
 from webapp.experiments.contexts.run_comparison import build_series, summarise_comparison
+from webapp.experiments.contexts.tasks_of_runs import tasks_document
 from webapp.experiments.models import Experiment
 
 router = Router(tags=["experiments"])
@@ -72,6 +73,31 @@ def compare_runs(request: HttpRequest, runs: str) -> dict[str, Any]:
     """Compare up to ten runs, ``runs=1,2``: their settings and available metrics."""
     try:
         return summarise_comparison([runs])
+    except ValueError as error:
+        raise HttpError(422, str(error)) from None
+
+
+class TaskOfRunsOut(Schema):
+    """One task in several runs, in the order of ``runs``."""
+
+    task: str
+    solved: list[int | None]
+    """Rollouts that passed; null without a graded one."""
+    graded: list[int]
+
+
+class TasksOfRunsOut(Schema):
+    """Tasks by runs; those on which the runs differ most come first."""
+
+    runs: list[int]
+    tasks: list[TaskOfRunsOut]
+
+
+@router.get("/runs/compare/tasks", auth=viewer, response=TasksOfRunsOut)
+def compare_tasks(request: HttpRequest, runs: str, phase: str = "") -> dict[str, Any]:
+    """Return how many rollouts of up to ten runs, ``runs=1,2``, solved each task, in one phase or in all."""
+    try:
+        return tasks_document([runs], phase)
     except ValueError as error:
         raise HttpError(422, str(error)) from None
 

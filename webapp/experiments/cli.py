@@ -12,6 +12,7 @@ from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
 from webapp.experiments.api import ExperimentOut
 from webapp.experiments.contexts.run_comparison import AXES, build_series, summarise_comparison
+from webapp.experiments.contexts.tasks_of_runs import tasks_document
 
 app = command_group(
     "List and create experiments; `trainyard run list --experiment NAME` lists the runs of one."
@@ -42,6 +43,19 @@ def create(
     """Create an experiment, then list all of them."""
     experiments.create(name=name, description=description)
     list_(as_json=as_json)
+
+
+@run_app.command()
+def tasks(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN", help="Numbers of the runs.")],
+    phase: Annotated[str, typer.Option(help="Only rollouts of this phase, e.g. eval:heldout.")] = "",
+    as_json: OnlyJson = True,
+) -> None:
+    """Print how many rollouts of runs solved each task, those that differ most first, as JSON."""
+    try:
+        print_json(tasks_document(runs, phase))
+    except ValueError as error:
+        raise CommandError(str(error)) from None
 
 
 @run_app.command()

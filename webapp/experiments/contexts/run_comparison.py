@@ -95,7 +95,7 @@ def parse_runs(texts: Iterable[str]) -> tuple[list[int], list[str]]:
     return list(distinct), [part for part, number in numbers if number is None]
 
 
-def _read(texts: Iterable[str]) -> tuple[list[Run], int, list[str]]:
+def read_runs(texts: Iterable[str]) -> tuple[list[Run], int, list[str]]:
     """Return the runs of a query string, their number beyond the limit, and the parts that name no run."""
     numbers, invalid = parse_runs(texts)
     wanted = numbers[:MOST_RUNS]
@@ -107,7 +107,7 @@ def _read(texts: Iterable[str]) -> tuple[list[Run], int, list[str]]:
 
 def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> RunComparisonContext:
     """Build the context of the page, with a number of queries independent of the length of the runs."""
-    runs, left_out, invalid = _read(texts)
+    runs, left_out, invalid = read_runs(texts)
     numbers = [run.pk for run in runs]
     compared = _compared(runs)
     differences, num_equal = compare_settings([run.config for run in runs])
@@ -198,7 +198,7 @@ def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
 
     Raises ValueError for no run, too many runs, or an unknown run.
     """
-    runs, left_out, invalid = _read(texts)
+    runs, left_out, invalid = read_runs(texts)
     if invalid or left_out or not runs:
         raise ValueError(f"expected 1 to {MOST_RUNS} runs{f', not {invalid[0][:40]!r}' if invalid else ''}")
     numbers = [run.pk for run in runs]

@@ -17,6 +17,7 @@ from webapp.experiments.contexts.run_comparison import (
     comparison_url,
     parse_runs,
 )
+from webapp.experiments.contexts.tasks_of_runs import build_tasks_of_runs
 from webapp.runs.contexts.runs import build_chart_part
 from webapp.runs.views.runs import run_or_404
 
@@ -35,6 +36,13 @@ def run_compare(request: HttpRequest, person: Person) -> HttpResponse:
         return redirect(comparison_url(numbers, **view))
     context = build_run_comparison(_named(request), params_of(request))
     return page(request, person, "experiments/compare/detail.html", context)
+
+
+@viewer
+def run_tasks(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render the tasks of some runs with the share of rollouts that solved them."""
+    context = build_tasks_of_runs(_named(request), params_of(request), person.role)
+    return page(request, person, "experiments/compare/tasks.html", context)
 
 
 @viewer

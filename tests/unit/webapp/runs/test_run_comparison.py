@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,7 +10,10 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from tests.builders.web.web_builders import make_run, make_user
+from tests.builders.commands import run_command
+from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.web_builders import launched, make_run, make_user, post
+from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.experiments.contexts.run_comparison import compare_settings
 from webapp.models import Evaluation, Iteration, Run
@@ -129,3 +133,46 @@ def test_chart_requests_are_bounded_and_their_query_count_is_constant(viewer: Cl
             viewer.get(f"/runs/series/?runs={run.pk}&keys=reward/mean")
         query_counts.append(len(captured))
     assert query_counts[0] == query_counts[1]
+
+
+def test_tasks_by_runs_count_rollouts_and_open_the_first_of_each_kind(viewer: Client) -> None:
+    runs = [launched(make_run()) for _ in range(2)]
+    for (_, claim), rewards in zip(runs, ([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]), strict=True):
+        stream = Stream()
+        stream.started()
+        for index, reward in enumerate(rewards):
+            stream.trajectory(ref(0, "differs", index), reward=reward)
+        stream.trajectory(ref(0, "same", 0), reward=0.0)
+        stream.trajectory(ref(0, "lost", 0), reward=None, termination="env_error")
+        post(claim, stream)
+    numbers = ",".join(str(run.pk) for run, _ in runs)
+    document = viewer.get(f"/api/v1/runs/compare/tasks?runs={numbers}").json()
+    assert document["tasks"] == [
+        {"task": "differs", "solved": [1, 3], "graded": [3, 3]},
+        {"task": "same", "solved": [0, 0], "graded": [1, 1]},
+    ]
+    assert json.loads(run_command("run", "tasks", *(str(run.pk) for run, _ in runs))) == document
+    page = viewer.get(f"/runs/compare/tasks/?runs={numbers}").content.decode()
+    first, second = (run.pk for run, _ in runs)
+    assert f'href="{trajectory_url(first, "train", 0, "differs", 0)}"' in page
+    assert f'href="{trajectory_url(first, "train", 0, "differs", 1)}"' in page
+    assert f'href="{trajectory_url(first, "train", 0, "differs", 2)}"' not in page
+    assert f'href="{trajectory_url(second, "train", 0, "differs", 0)}"' in page
+    other = viewer.get(f"/api/v1/runs/compare/tasks?runs={numbers}&phase=eval:heldout").json()
+    assert other["tasks"] == []
+    assert viewer.get("/api/v1/runs/compare/tasks?runs=0,x").status_code == 422
+    assert "No graded rollouts" in viewer.get("/runs/compare/tasks/").content.decode()
+    assert viewer.get(f"/runs/compare/tasks/?runs={numbers}&page=99&phase=nonsense").status_code == 200
+
+
+def test_tasks_by_runs_open_no_rollout_of_the_oracle_to_viewers(viewer: Client) -> None:
+    run, claim = launched(make_run())
+    stream = Stream()
+    stream.started()
+    stream.trajectory(ref(0, "a", 0))
+    post(claim, stream)
+    config = Run.objects.get(pk=run.pk).config | {"policy": {"type": "oracle"}}
+    Run.objects.filter(pk=run.pk).update(config=config)
+    page = viewer.get(f"/runs/compare/tasks/?runs={run.pk}").content.decode()
+    assert "1/1" in page
+    assert trajectory_url(run.pk, "train", 0, "a", 0) not in page
