@@ -194,6 +194,27 @@ def action_letter(value: str) -> str:
     return ACTION_LETTERS.get(value, "!")
 
 
+@register.filter
+def failure(step: Any) -> str:
+    """Return how a step failed, ``error`` or ``exit 2``; empty if it did not."""
+    if step.error:
+        return "error"
+    return f"exit {step.exit_code}" if step.exit_code else ""
+
+
+@register.simple_tag
+def action_mark(step: Any) -> SafeString:
+    """Return the letter of a step's action, and a cross beside it if the step failed."""
+    failed = failure(step)
+    cross = format_html('<span class="fail" role="img" aria-label="{}">✕</span>', failed) if failed else None
+    return format_html(
+        '<span class="act {}">{}</span>{}',
+        step.action,
+        action_letter(step.action),
+        cross or SafeString('<span class="fail"></span>'),
+    )
+
+
 @register.simple_tag
 def chip(value: str, label: str = "") -> SafeString:
     """Return a state, verdict, severity or test outcome as a coloured chip with a mark."""

@@ -13,7 +13,9 @@ from django.db.models.functions import Cast, Coalesce, Left
 from webapp.rollouts.models.trajectories import Step
 
 _TITLE_CHARS = 200
-_COLUMNS = ("index", "action", "tool", "thinking_tokens", "model_seconds", "tool_seconds", "error_text")
+_COLUMNS = (
+    "index", "action", "tool", "thinking_tokens", "model_seconds", "tool_seconds", "exit_code", "error_text",
+)  # fmt: skip
 _SEARCHED = ("thought", "response", "observation", "error")
 """Columns that are searched, besides the arguments."""
 
@@ -28,6 +30,7 @@ class OutlineRow:
     thinking_tokens: int | None
     model_seconds: float
     tool_seconds: float
+    exit_code: int | None
     error: str
     """Beginning of the error message."""
     command: str
