@@ -10,7 +10,7 @@ from django.urls import reverse
 from engine.errors import ConfigError
 from webapp.core.contexts.frame import Crumb, group_url
 from webapp.evaluations.contexts.comparison import compare_query, find_point, point_label
-from webapp.rollouts.contexts.groups import PatchView, patch_views
+from webapp.rollouts.contexts.groups import PatchGroup, patch_groups
 from webapp.rollouts.models.trajectories import Group, Trajectory
 from webapp.rollouts.selectors import groups as group_reads
 from webapp.rollouts.selectors.attempts import Point
@@ -26,8 +26,9 @@ class TaskSide:
     """URL of the group."""
     group: Group | None
     """None where the evaluation has no rollout of the task."""
-    rollouts: tuple[tuple[Trajectory, PatchView], ...]
+    rollouts: tuple[Trajectory, ...]
     """Solved ones first."""
+    patches: tuple[PatchGroup, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,5 +82,6 @@ def _side(point: Point, task_key: str) -> TaskSide:
         point=point,
         url=group_url(point.run.pk, point.phase, point.iteration, task_key),
         group=group,
-        rollouts=tuple(zip(rollouts, patch_views(rollouts), strict=True)),
+        rollouts=tuple(rollouts),
+        patches=patch_groups(rollouts),
     )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from webapp.core.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.rollouts.contexts.advantage import Sibling, algorithm_of, equation, siblings
@@ -51,12 +52,15 @@ class MatrixRow:
 
 
 @dataclass(frozen=True, slots=True)
-class PatchView:
-    """A sibling's patch; ``same_as`` names an earlier sibling with the identical patch."""
+class PatchGroup:
+    """A patch and the finished rollouts that ended in it."""
 
-    index: int
+    label: str
+    """``rollout 3``, ``rollouts 0–6, 9``."""
+    verdicts: tuple[str, ...]
+    """Distinct verdicts of the graded rollouts."""
     diff: Diff | None
-    same_as: int | None
+    """None for rollouts without a patch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class GroupContext:
     """Tests whose outcome differs between siblings."""
     same_tests: tuple[MatrixRow, ...]
     """Tests with one outcome in every graded sibling."""
-    patches: tuple[PatchView, ...]
+    patches: tuple[PatchGroup, ...]
     what_if: WhatIf | None
     """None where nothing was trained on the group."""
 
@@ -144,16 +148,28 @@ def _scores(columns: list[Trajectory]) -> tuple[ScoreRow, ...]:
     )
 
 
-def patch_views(columns: list[Trajectory]) -> tuple[PatchView, ...]:
-    """Return the patches of siblings, in the order given."""
-    first: dict[str, int] = {}
-    views = []
-    for trajectory in columns:
-        same = first.get(trajectory.patch) if trajectory.patch.strip() else None
-        diff = patch_diff(trajectory.patch) if same is None else None
-        first.setdefault(trajectory.patch, trajectory.index)
-        views.append(PatchView(trajectory.index, diff, same))
-    return tuple(views)
+def patch_groups(rollouts: Iterable[Trajectory]) -> tuple[PatchGroup, ...]:
+    """Group finished rollouts by their patches, in the order given."""
+    groups: dict[str, list[Trajectory]] = {}
+    for trajectory in rollouts:
+        if trajectory.state != Trajectory.State.RUNNING:
+            groups.setdefault(trajectory.patch_hash, []).append(trajectory)
+    return tuple(
+        PatchGroup(
+            label=f"rollout{'s' if len(equal) > 1 else ''} {_ranges([t.index for t in equal])}",
+            verdicts=tuple(dict.fromkeys(t.verdict for t in equal if t.verdict)),
+            diff=patch_diff(equal[0].patch),
+        )
+        for equal in groups.values()
+    )
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return numbers in order with consecutive ones joined, such as ``0–6, 9``."""
+    # Consecutive numbers have the same distance to their places.
+    runs = groupby(enumerate(sorted(numbers)), key=lambda item: item[1] - item[0])
+    spans = [[number for _, number in run] for _, run in runs]
+    return ", ".join(f"{span[0]}–{span[-1]}" if len(span) > 1 else str(span[0]) for span in spans)
 
 
 def build_group(
@@ -186,7 +202,7 @@ def build_group(
         num_steps=longest,
         matrix=tuple(row for row in tests if len(row.found) > 1),
         same_tests=tuple(row for row in tests if len(row.found) <= 1),
-        patches=patch_views(columns),
+        patches=patch_groups(columns),
         what_if=build_what_if(run, columns, iteration=iteration, task_key=task_key, params=params)
         if phase == "train"
         else None,

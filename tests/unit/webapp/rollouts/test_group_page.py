@@ -36,3 +36,15 @@ def test_failed_steps_are_marked_on_the_pages_of_group_and_trajectory() -> None:
         ("1", "command (execute_bash), exit 2"),
         ("2", "command (execute_bash)"),
     ]
+
+
+def test_equal_patches_are_shown_once_with_their_rollouts() -> None:
+    yard = make_yard(iterations=1, group_size=3)
+    yard.stream.trajectory(yard.ref(0, 0, 3), finish=False)
+    yard.stream.trajectory(yard.ref(0, 0, 5))
+    yard.post()
+    page = signed_in(Role.VIEWER).get(group_address(yard))
+    patches = {patch.label: (patch.verdicts, patch.diff) for patch in page.context["patches"]}
+    assert list(patches) == ["rollout 5", "rollouts 0–2"], "the running rollout 3 has no patch yet"
+    assert patches["rollouts 0–2"][0] == ("failed",)
+    assert page.content.decode().count('<div class="diff">') == 2
