@@ -98,6 +98,7 @@ urlpatterns = [
     ),
     path("alerts/<int:alert_id>/acknowledge/", runs.alert_acknowledge, name="alert-acknowledge"),
     path("trajectories/", trajectories.trajectory_search, name="trajectory-search"),
+    path("trajectories/compare/", trajectories.trajectory_compare, name="trajectory-compare"),
     *[
         path(
             f"trajectories/<int:trajectory_id>/steps/<int:index>/{part}/",

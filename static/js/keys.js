@@ -36,11 +36,17 @@
     if (row) location.assign(row.dataset.href);
   });
 
+  // A link or button of the page with data-shortcut is pressed by its key.
+  const shortcut = (name) => {
+    const element = document.querySelector(`[data-shortcut="${CSS.escape(name)}"]`);
+    return element && (() => element.click());
+  };
+
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && typing(event.target)) event.target.blur();
     if (event.ctrlKey || event.metaKey || event.altKey || typing(event.target)) return;
     if (event.key === "Enter" && event.target !== document.body) return;
-    const handler = handlers.get(event.key);
+    const handler = handlers.get(event.key) || shortcut(event.key);
     if (!handler) return;
     event.preventDefault();
     handler(event);

@@ -16,6 +16,7 @@ from webapp.core.permissions import check_rollouts
 from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.advantage import algorithm_of
+from webapp.rollouts.contexts.pair import Alignment, align
 from webapp.rollouts.contexts.run_what_if import Totals, UpdatesWhatIf, updates_what_if
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
 from webapp.rollouts.contexts.token_trace import missing_trace
@@ -280,6 +281,34 @@ class SearchPage(Schema):
     next_before: int | None
 
 
+class AlignedStepOut(Schema):
+    """A step of an alignment."""
+
+    index: int
+    action: str
+    tool: str
+    exit_code: int | None
+    error: str
+    """Beginning of the error message."""
+
+
+class AlignedStepsOut(Schema):
+    """Steps of two trajectories in one row; null where one of them has no counterpart."""
+
+    left: AlignedStepOut | None
+    right: AlignedStepOut | None
+    is_equal: bool
+
+
+class AlignmentOut(Schema):
+    """Aligned steps of two trajectories."""
+
+    num_equal: int
+    first_difference: int | None
+    """First row whose actions differ; null if all are equal."""
+    rows: list[AlignedStepsOut]
+
+
 class TokensOut(Schema):
     """Tokens from index ``start`` of ``length`` tokens, as columns of equal length."""
 
@@ -393,6 +422,12 @@ def search_page(result: SearchResult, q: str) -> dict[str, Any]:
         "items": list(result.rows),
         "next_before": result.next_before,
     }
+
+
+@router.get("/trajectories/compare", response=AlignmentOut)
+def compare_trajectories(request: HttpRequest, left: int, right: int) -> Alignment:
+    """Align the steps of two trajectories by their actions (tool and arguments)."""
+    return align(*(_readable(request, trajectory_id).pk for trajectory_id in (left, right)))
 
 
 @router.post("/trajectories/choose", response=ChosenOut)

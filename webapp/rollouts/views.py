@@ -6,13 +6,14 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
 from webapp.accounts.gate import answer_reader, viewer
-from webapp.core.contexts.numbers import whole
+from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of
 from webapp.core.permissions import Person, check_rollouts
 from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.found import find_text, text_to_find
 from webapp.rollouts.contexts.groups import build_group
+from webapp.rollouts.contexts.pair import build_pair
 from webapp.rollouts.contexts.run_what_if import build_run_what_if
 from webapp.rollouts.contexts.steps import WINDOW_CHARS, WINDOW_STEPS, plain_part, whole_part, window
 from webapp.rollouts.contexts.token_trace import build_token_trace, explain_token
@@ -200,6 +201,17 @@ def _chosen(request: HttpRequest, run: Run) -> tuple[Run, prediction_reads.Choic
     if choice is None:
         raise Http404(f"Run {run.pk} has no such finished rollouts.")
     return run, choice
+
+
+@viewer
+def trajectory_compare(request: HttpRequest, person: Person) -> HttpResponse:
+    """Render the rollouts ``left`` and ``right`` side by side, their steps aligned."""
+    params = params_of(request)
+    numbers = [whole(params.get(name, ""), most=MOST_ID) for name in ("left", "right")]
+    if None in numbers:
+        raise Http404("Name two trajectories, as ?left=12&right=15.")
+    left, right = (_readable_trajectory(person, number or 0) for number in numbers)
+    return page(request, person, "rollouts/trajectories/compare.html", build_pair(left, right, params))
 
 
 @viewer

@@ -20,7 +20,7 @@ from tests.integration.verifiers.test_regrade_web import changes, regrading
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.runs.test_collection_pages import going, made
 from webapp.endpoints.services import endpoints
-from webapp.models import Dataset, Run
+from webapp.models import Dataset, Run, Trajectory
 from webapp.runs.kinds import TABS
 from webapp.runs.services import dataset_runs, edits, runs
 
@@ -195,6 +195,8 @@ def addresses(site: Site) -> dict[str, str]:
         f"first={first}:eval:heldout:0&second={second}:eval:heldout:0",
     )
     group = f"/runs/{run}/train/0/{key}/"
+    siblings = Trajectory.objects.filter(run=run, phase="train", iteration=0, task_key=key)
+    left, right = siblings.order_by("index").values_list("pk", flat=True)[:2]
     return {
         "overview": "/",
         "account": "/account/",
@@ -216,6 +218,7 @@ def addresses(site: Site) -> dict[str, str]:
         "iteration": f"/runs/{run}/train/0/",
         "iteration of an evaluation": f"/runs/{first}/eval:heldout/0/",
         "group": group,
+        "two rollouts": f"/trajectories/compare/?left={left}&right={right}",
         "trajectory": f"{group}0/",
         "trajectory found in": f"{group}0/?find=line",
         "long trajectory": f"{group}{LONG_ROLLOUT}/",

@@ -37,7 +37,7 @@ COMMANDS = {
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty",
     )),
-    *(f"trajectories {name}" for name in ("import", "export", "count", "tokens")),
+    *(f"trajectories {name}" for name in ("import", "export", "count", "compare", "tokens")),
     *(f"evaluation {name}" for name in ("report", "compare", "predictions", "submission")),
     "grade predictions", "grade log", "experiment list", "experiment create",
     "alert list", "alert acknowledge",

@@ -105,8 +105,10 @@ def test_every_page_is_open_to_its_roles_only() -> None:
             continue
         assert (anonymous.status_code, anonymous.headers["Location"][:13]) == (302, "/login/?next="), name
         least = least_role(name, OPERATORS, ADMINISTRATORS)
-        # The disk has no checkpoint, and the trainer recorded no tokens.
-        opened = (404,) if name in {"run-checkpoint", "token-arithmetic"} else (200, 405)
+        # The disk has no checkpoint, the trainer recorded no tokens, and the address names no two rollouts.
+        opened = (
+            (404,) if name in {"run-checkpoint", "token-arithmetic", "trajectory-compare"} else (200, 405)
+        )
         for role in ROLES:
             expected = opened if ROLES.index(role) >= ROLES.index(least) else (403,)
             assert clients[role].get(address).status_code in expected, (name, role)

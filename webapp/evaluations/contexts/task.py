@@ -11,6 +11,7 @@ from engine.errors import ConfigError
 from webapp.core.contexts.frame import Crumb, group_url
 from webapp.evaluations.contexts.comparison import compare_query, find_point, point_label
 from webapp.rollouts.contexts.groups import PatchGroup, patch_groups
+from webapp.rollouts.contexts.pair import pair_url
 from webapp.rollouts.models.trajectories import Group, Trajectory
 from webapp.rollouts.selectors import groups as group_reads
 from webapp.rollouts.selectors.attempts import Point
@@ -39,6 +40,8 @@ class TaskComparisonContext:
     crumbs: tuple[Crumb, ...]
     title: str
     sides: tuple[TaskSide, ...]
+    pair_url: str
+    """URL of a rollout of each side, steps aligned; empty where a side has none."""
     error: str
     """Reason why there is nothing to compare; empty without one."""
 
@@ -65,8 +68,15 @@ def build_task_comparison(task_key: str, params: Mapping[str, str]) -> TaskCompa
         ),
         title=title,
         sides=sides,
+        pair_url=_pair_url(sides),
         error=error,
     )
+
+
+def _pair_url(sides: tuple[TaskSide, ...]) -> str:
+    if not sides or not sides[0].rollouts:
+        return ""
+    return pair_url(sides[0].rollouts[0], sides[1].rollouts)
 
 
 def _side(point: Point, task_key: str) -> TaskSide:

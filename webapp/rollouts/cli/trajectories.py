@@ -1,4 +1,4 @@
-"""Commands that read stored trajectories: ``trajectories export|count`` and ``search``."""
+"""Commands that read stored trajectories: ``trajectories export|count|compare|tokens`` and ``search``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,19 @@ from webapp.core.cli import (
     print_result,
 )
 from webapp.core.contexts.frame import trajectory_url
-from webapp.rollouts.api import SearchPage, TokenTraceOut, search_page, trace_window
+from webapp.core.contexts.numbers import MOST_ID
+from webapp.rollouts.api import AlignmentOut, SearchPage, TokenTraceOut, search_page, trace_window
 from webapp.rollouts.contexts.advantage import algorithm_of
+from webapp.rollouts.contexts.pair import align
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.contexts.steps import outline_title
 from webapp.rollouts.contexts.token_trace import missing_trace
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import learning as learning_reads
 from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters
 from webapp.rollouts.selectors.search import search as search_trajectories
+from webapp.rollouts.selectors.steps import OutlineRow
+from webapp.rollouts.selectors.trajectories import get_by_id
 from webapp.runs.services import learning
 
 app = command_group("Import, count and export stored trajectories.")
@@ -99,6 +104,33 @@ def token_trace(
     ):
         logprobs = f"{sampler:10.5f} {trainer:10.5f} {ratio:8.4f} {clip:>5}"
         print(f"{logprobs} {loss * scale:12.4e} {-slope * scale:12.4e}  {visible_line(repr(text))}")
+
+
+@app.command()
+def compare(
+    left: Annotated[int, typer.Argument(min=1, max=MOST_ID, help="Id of a trajectory.")],
+    right: Annotated[int, typer.Argument(min=1, max=MOST_ID, help="Id of another trajectory.")],
+    as_json: AsJson = False,
+) -> None:
+    """Align the steps of two trajectories by their actions and print the rows."""
+    for number in (left, right):
+        if get_by_id(number) is None:
+            raise CommandError(f"there is no trajectory {number}")
+    alignment = align(left, right)
+    if as_json:
+        print_json(AlignmentOut.model_validate(alignment, from_attributes=True).model_dump())
+        return
+    for row in alignment.rows:
+        left_text, right_text = (_described(step) for step in (row.left, row.right))
+        print(visible_line(f"{'=' if row.is_equal else '≠'} {left_text:<42} {right_text}"))
+    print(f"{alignment.num_equal} of {len(alignment.rows)} actions equal")
+
+
+def _described(step: OutlineRow | None) -> str:
+    if step is None:
+        return "–"
+    failed = " ✕" if step.error or step.exit_code else ""
+    return f"{step.index} {step.action} {outline_title(step)[:30]}{failed}"
 
 
 def search(

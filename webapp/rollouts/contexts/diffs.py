@@ -184,7 +184,7 @@ def _places(lines: list[str], places: list[int], path: str) -> dict[int, SafeStr
 
 
 def _rows(old: list[str], new: list[str]) -> Iterator[_Row]:
-    for op, i1, i2, j1, j2 in _opcodes(old, new):
+    for op, i1, i2, j1, j2 in opcodes(old, new):
         if op == "equal":
             yield from _unchanged(j1, j2, is_first=j1 == 0, is_last=j2 == len(new))
             continue
@@ -203,8 +203,11 @@ def _unchanged(start: int, end: int, *, is_first: bool, is_last: bool) -> Iterat
     yield from (_Row(" ", place) for place in range(end - after, end))
 
 
-def _opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
-    """Yield ``difflib``'s opcodes; a common head and tail are not passed to ``difflib``."""
+def opcodes(old: list[str], new: list[str]) -> Iterator[tuple[str, int, int, int, int]]:
+    """Yield ``difflib``'s opcodes; a common head and tail are not passed to ``difflib``.
+
+    Lists whose middle parts are too long to compare are one replacement there.
+    """
     most = min(len(old), len(new))
     head = next((n for n in range(most) if old[n] != new[n]), most)
     most -= head

@@ -9,6 +9,7 @@ from itertools import groupby
 from webapp.core.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
 from webapp.rollouts.contexts.advantage import Sibling, algorithm_of, equation, siblings
 from webapp.rollouts.contexts.diffs import Diff, patch_diff
+from webapp.rollouts.contexts.pair import pair_url
 from webapp.rollouts.contexts.staleness import Staleness, staleness_of
 from webapp.rollouts.contexts.what_if import WhatIf, build_what_if
 from webapp.rollouts.models.scores import Score
@@ -88,6 +89,8 @@ class GroupContext:
     """Staleness of each column; empty where none is known."""
     scores: tuple[ScoreRow, ...]
     strip: tuple[StripRow, ...]
+    pair_url: str
+    """URL of the best rollout beside one with another result; empty for a single rollout."""
     num_steps: int
     matrix: tuple[MatrixRow, ...]
     """Tests whose outcome differs between siblings."""
@@ -199,6 +202,7 @@ def build_group(
         staleness=staleness if any(staleness) else (),
         scores=_scores(columns),
         strip=strip,
+        pair_url=pair_url(columns[0], columns) if columns else "",
         num_steps=longest,
         matrix=tuple(row for row in tests if len(row.found) > 1),
         same_tests=tuple(row for row in tests if len(row.found) <= 1),

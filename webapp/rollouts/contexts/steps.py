@@ -127,7 +127,7 @@ def step_entries(rows: Sequence[OutlineRow], views: Sequence[StepView]) -> tuple
     return tuple(
         StepEntry(
             row=row,
-            title=_title(row),
+            title=outline_title(row),
             seconds=row.model_seconds + row.tool_seconds,
             thinking_width=_share(row.thinking_tokens or 0, most_thinking),
             seconds_width=_share(row.model_seconds + row.tool_seconds, most_seconds),
@@ -137,7 +137,8 @@ def step_entries(rows: Sequence[OutlineRow], views: Sequence[StepView]) -> tuple
     )
 
 
-def _title(row: OutlineRow) -> str:
+def outline_title(row: OutlineRow) -> str:
+    """Return one line about a step's action: its command, path or search term, shortened."""
     if not row.tool:
         return "no tool call could be read"
     texts = (

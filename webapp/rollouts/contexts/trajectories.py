@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from django.urls import reverse
@@ -25,6 +24,7 @@ from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.rollouts.contexts.advantage import algorithm_of, formula
 from webapp.rollouts.contexts.diffs import Diff, patch_diff
 from webapp.rollouts.contexts.found import Found, find_text
+from webapp.rollouts.contexts.pair import pair_url
 from webapp.rollouts.contexts.prompts import (
     ImportedField,
     PromptMessage,
@@ -69,6 +69,8 @@ class TrajectoryContext:
     task_url: str
     group_url: str
     siblings: tuple[SiblingLink, ...]
+    pair_url: str
+    """URL of the rollout beside a sibling with another result; empty without siblings."""
     steps: tuple[StepEntry, ...]
     """All steps; a window from the requested one on is in full."""
     find: str
@@ -149,6 +151,7 @@ def build_trajectory(
     if trajectory is None:
         return None
     samples = reads.num_samples(trajectory.pk)
+    siblings = reads.siblings(trajectory.group_id)
     task = trajectory.task
     title = task.instance_id if task else task_key
     parent = group_url(run.pk, phase, iteration, task_key)
@@ -172,7 +175,15 @@ def build_trajectory(
         title=title,
         task_url=task_address(trajectory),
         group_url=parent,
-        siblings=_siblings(trajectory, partial(trajectory_url, run.pk, phase, iteration, task_key)),
+        siblings=tuple(
+            SiblingLink(
+                sibling.index,
+                trajectory_url(run.pk, phase, iteration, task_key, sibling.index),
+                sibling.pk == trajectory.pk,
+            )
+            for sibling in siblings
+        ),
+        pair_url=pair_url(trajectory, siblings),
         steps=_steps(trajectory.pk, None if newest else start),
         find=find,
         found=find_text(trajectory.pk, find) if find else None,
@@ -205,14 +216,6 @@ def _steps(trajectory_id: int, start: int | None) -> tuple[StepEntry, ...]:
         start = max(0, len(outline) - PAGE_STEPS)
     rows = step_reads.steps(trajectory_id, start=start, limit=PAGE_STEPS)
     return step_entries(outline, window(rows, chars=PAGE_CHARS))
-
-
-def _siblings(trajectory: Trajectory, address: Callable[[int], str]) -> tuple[SiblingLink, ...]:
-    """Return links to all rollouts of a trajectory's group."""
-    return tuple(
-        SiblingLink(index, address(index), index == trajectory.index)
-        for index in reads.sibling_indexes(trajectory.group_id)
-    )
 
 
 def task_address(trajectory: Trajectory) -> str:

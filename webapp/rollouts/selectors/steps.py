@@ -14,7 +14,8 @@ from webapp.rollouts.models.trajectories import Step
 
 _TITLE_CHARS = 200
 _COLUMNS = (
-    "index", "action", "tool", "thinking_tokens", "model_seconds", "tool_seconds", "exit_code", "error_text",
+    "index", "action", "action_hash", "tool", "thinking_tokens", "model_seconds", "tool_seconds", "exit_code",
+    "error_text",
 )  # fmt: skip
 _SEARCHED = ("thought", "response", "observation", "error")
 """Columns that are searched, besides the arguments."""
@@ -26,6 +27,7 @@ class OutlineRow:
 
     index: int
     action: str
+    action_hash: str
     tool: str
     thinking_tokens: int | None
     model_seconds: float

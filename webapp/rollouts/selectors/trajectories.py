@@ -125,11 +125,10 @@ def finding_counts(run_id: int) -> list[tuple[str, int]]:
         return [(str(kind), int(count)) for kind, count in cursor.fetchall()]
 
 
-def sibling_indexes(group_id: int) -> list[int]:
-    """Return the indices of a group's rollouts."""
-    return list(
-        Trajectory.objects.filter(group_id=group_id).order_by("index").values_list("index", flat=True)
-    )
+def siblings(group_id: int) -> list[Trajectory]:
+    """Return a group's rollouts in order, without their texts."""
+    rows = Trajectory.objects.filter(group_id=group_id).order_by("index")
+    return list(rows.defer("patch", "test_log", "detail", "error", "findings", "replay"))
 
 
 def gold_patch(task_id: int | None) -> str:
