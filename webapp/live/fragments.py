@@ -100,6 +100,7 @@ TRAJECTORY_REGIONS = {
     "trajectory-prompt": "rollouts/trajectories/_prompt.html",
     "trajectory-tail": "rollouts/trajectories/_tail.html",
     "trajectory-outcome": "rollouts/trajectories/_outcome.html",
+    "trajectory-patch": "rollouts/trajectories/_patch.html",
 }
 
 

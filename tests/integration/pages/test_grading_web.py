@@ -222,10 +222,10 @@ def test_output_of_hidden_tests_is_shown_only_to_readers_of_answers(
     subscription = Subscription("trajectory", run.pk, ("eval:heldout", "1", "a", "0"), (), Role.VIEWER)
     assert "line 1 " in operator.get(page).content.decode()
     assert operator.get(api).json()["test_log"] == LOG[:100]
-    assert "line 1 " in snapshot(replace(subscription, role=Role.OPERATOR)).html["trajectory-outcome"]
+    assert "line 1 " in snapshot(replace(subscription, role=Role.OPERATOR)).html["trajectory-patch"]
     assert "line 1 " not in viewer.get(page).content.decode()
     assert viewer.get(api).json()["test_log"] is None
-    assert "line 1 " not in snapshot(subscription).html["trajectory-outcome"]
+    assert "line 1 " not in snapshot(subscription).html["trajectory-patch"]
     for address in (f"/trajectories/{trajectory.pk}/test-log/", f"{api}/test-log"):
         assert viewer.get(address).status_code == 403
 
@@ -256,6 +256,8 @@ def test_oracle_rollouts_are_shown_only_to_readers_of_answers(
     pages, api = f"/runs/{run.pk}", f"/api/v1/trajectories/{trajectory.pk}"
     addresses = [
         f"{pages}/train/0/a/", f"{pages}/train/0/a/0/", f"{pages}/predictions.jsonl?phase=train",
+        f"/trajectories/compare/?left={trajectory.pk}&right={trajectory.pk}",
+        f"/api/v1/trajectories/compare?left={trajectory.pk}&right={trajectory.pk}",
         *(
             f"/trajectories/{trajectory.pk}/steps/0/{part}/"
             for part in ("response", "thought", "action", "observation")

@@ -44,6 +44,7 @@ from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
 from webapp.rollouts.selectors.search import MOST_CHARS, OBSERVED, PLACES, TrajectoryFilters, search
+from webapp.rollouts.services.rows import PASSED
 from webapp.runs.models.runs import Run
 
 
@@ -83,7 +84,9 @@ class TrajectoryContext:
     imported: tuple[ImportedField, ...] | None
     """Fields of the file that the trajectory was imported from; None for rollouts of runs."""
     formula: str
-    tests: tuple[TestResult, ...]
+    failed_tests: tuple[TestResult, ...]
+    """Tests that did not pass, skipped ones included."""
+    passed_tests: tuple[TestResult, ...]
     whole_log_chars: int
     """Length of the complete test log if the page shows only a part; else 0."""
     samples: int
@@ -151,7 +154,7 @@ def build_trajectory(
     if trajectory is None:
         return None
     samples = reads.num_samples(trajectory.pk)
-    siblings = reads.siblings(trajectory.group_id)
+    siblings, tests = reads.siblings(trajectory.group_id), reads.tests(trajectory.pk)
     task = trajectory.task
     title = task.instance_id if task else task_key
     parent = group_url(run.pk, phase, iteration, task_key)
@@ -191,7 +194,8 @@ def build_trajectory(
         opening=opening_messages(reads.opening(trajectory.pk)),
         imported=imported_fields(reads.imported_fields(trajectory.pk, with_answers=shows_answer)),
         formula=formula(trajectory, algorithm_of(run)),
-        tests=tuple(reads.tests(trajectory.pk)),
+        failed_tests=tuple(test for test in tests if test.outcome not in PASSED),
+        passed_tests=tuple(test for test in tests if test.outcome in PASSED),
         whole_log_chars=reads.whole_log_chars(trajectory.pk),
         samples=samples,
         tokenless="" if samples else tokenless_reason(run, trajectory),

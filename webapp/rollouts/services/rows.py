@@ -17,7 +17,8 @@ from webapp.rollouts.services.tool_kinds import action_kind
 
 SEARCH_CHARS = 2_000
 """Characters of a step that are indexed for full-text search (PostgreSQL refuses vectors above 1 MB)."""
-_PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
+PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
+"""Outcomes of tests that count as passed."""
 
 STEP_COLUMNS = (
     "trajectory_id", "index", "time", "action", "tool", "arguments", "thought", "response",
@@ -137,7 +138,7 @@ def finish(trajectory: Trajectory, event: TrajectoryFinished) -> None:
     trajectory.counterfactual = event.counterfactual or ""
     trajectory.patch_hash = submission_hash(event.patch)
     trajectory.num_tests = len(event.tests)
-    trajectory.num_tests_passed = sum(test.outcome in _PASSED for test in event.tests)
+    trajectory.num_tests_passed = sum(test.outcome in PASSED for test in event.tests)
 
 
 def judge(trajectory: Trajectory, member: GroupMember) -> None:

@@ -252,7 +252,7 @@ async def test_viewers_receive_no_controls_and_no_gold_patch() -> None:
         run_page = await in_thread(snapshot)(Subscription("run", yard.run.pk, (), (), role))
         assert ("formaction" in run_page.html["run-header"]) is can_operate
         page = await in_thread(snapshot)(Subscription("trajectory", yard.run.pk, target, (), role))
-        assert ("# gold" in page.html["trajectory-outcome"]) is can_operate
+        assert ("# gold" in page.html["trajectory-patch"]) is can_operate
 
 
 async def test_controls_are_enabled_only_for_the_owner_of_a_run() -> None:

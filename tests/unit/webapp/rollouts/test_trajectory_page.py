@@ -114,6 +114,22 @@ def test_truncated_part_is_served_whole_on_demand_and_stays_escaped() -> None:
     assert new in plain.content.decode()
 
 
+def test_failed_tests_come_before_passed_ones() -> None:
+    yard = make_yard(iterations=1, group_size=2)
+    ref = yard.ref(0, 0, 9)
+    yard.stream.add("trajectory_started", ref=ref, sandbox_id="s")
+    outcomes = ("passed", "failed", "xfail", "error")
+    tests = [{"test_id": f"t::{name}", "kind": "pass_to_pass", "outcome": name} for name in outcomes]
+    yard.stream.add(
+        "trajectory_finished", ref=ref, termination="submitted", verdict="failed", reward=0.0, num_steps=0,
+        tests=tests,
+    )  # fmt: skip
+    yard.post()
+    page = signed_in(Role.VIEWER).get(address_of(yard)).content.decode()
+    assert re.findall(r"<code>t::(\w+)</code>", page) == ["failed", "error", "passed", "xfail"]
+    assert "2 passed</summary>" in page
+
+
 def test_the_prompt_and_imported_fields_are_shown_and_escaped() -> None:
     yard = make_yard(iterations=1, group_size=2)
     ref = yard.ref(0, 0, 9)
