@@ -18,6 +18,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from engine.evaluation.endings import Endings
+from webapp.core.contexts.metrics import DOLLARS, FLOPS, SECONDS, SHARE, YES_OR_NO
 from webapp.core.contexts.printed import printed as render_printed
 from webapp.core.contexts.row_status import LOOKS
 from webapp.core.contexts.words import (
@@ -96,6 +97,31 @@ def points(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     """Return a duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""
     return UNKNOWN if value is None else duration(value)
+
+
+@register.filter
+def in_unit(value: float | None, unit: str) -> str:
+    """Return a metric's value with its unit: ``12.5 %``, ``3.46 GFLOP/s``, ``4 min 05 s``, ``0.62 nats``."""
+    if value is None or value != value:
+        return UNKNOWN
+    if unit.startswith(SHARE):
+        return percent(value) + unit.removeprefix(SHARE)
+    if unit == SECONDS:
+        return duration(value)
+    if unit == DOLLARS:
+        return usd(value)
+    if unit == FLOPS:
+        return _scaled(value, unit)
+    if unit == YES_OR_NO:
+        return "yes" if value else "no"
+    return f"{number(value, 4)} {unit}".rstrip()
+
+
+def _scaled(value: float, unit: str) -> str:
+    """Return a value with three significant digits and the unit's decimal prefix."""
+    prefixes = ("", "k", "M", "G", "T", "P", "E")
+    step = min(len(prefixes) - 1, max(0, int(math.log10(max(abs(value), 1)) // 3)))
+    return f"{value / 1000**step:.3g}\u202f{prefixes[step]}{unit}"
 
 
 @register.filter

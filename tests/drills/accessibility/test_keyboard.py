@@ -83,11 +83,11 @@ def test_menus_tabs_and_dialogs_keep_the_focus(page: Page) -> None:
     press(page, "Sessions", "Escape")
     expect(page.locator(".user > summary")).to_be_focused()
     expect(page.locator(".user .menu")).to_be_hidden()
-    press(page, "Enlarge Reward")
+    press(page, "Enlarge Mean reward")
     press(page, "Values")
     expect(page.locator("#chart-dialog tbody tr")).to_have_count(2)
     page.keyboard.press("Escape")
-    expect(page.get_by_role("button", name="Enlarge Reward")).to_be_focused()
+    expect(page.get_by_role("button", name="Enlarge Mean reward")).to_be_focused()
     words = "Chart over iteration: mean reward newest 0.180, lowest 0.100, highest 0.180"
     expect(page.get_by_role("img", name=words)).to_be_attached()
     press(page, "Events")

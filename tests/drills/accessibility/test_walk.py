@@ -41,7 +41,10 @@ OPENED: Mapping[str, tuple[str, Callable[[Page], None]]] = {
     "keys": ("runs", lambda page: page.keyboard.press("?")),
     "account menu": ("experiments", lambda page: page.locator(".user > summary").click()),
     "edit dialog": ("run, failed", lambda page: page.get_by_role("button", name="Edit").click()),
-    "chart dialog": ("run groups", lambda page: page.get_by_role("button", name="Enlarge Reward").click()),
+    "chart dialog": (
+        "run groups",
+        lambda page: page.get_by_role("button", name="Enlarge Mean reward").click(),
+    ),
     "drawer": ("datasets", lambda page: page.evaluate("document.documentElement.dataset.drawer = 'open'")),
     "list of datasets": ("new quickstart", lambda page: page.locator("[name='dataset.name']").click()),
     "new token": ("tokens", create_token),

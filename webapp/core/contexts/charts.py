@@ -1,7 +1,7 @@
 """Charts of a run: their metrics, and the points as columns.
 
 The page receives a ``ChartSet`` as JSON; the live stream sends later ``Columns`` in the same format. To add a
-chart, add a ``ChartSpec`` to ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
+chart, add it to ``RUN_CHARTS`` (only charts with at least one known metric are drawn).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.types import TerminationReason
+from webapp.core.contexts.metrics import METRICS
 from webapp.core.contexts.words import in_words
 
 
@@ -37,8 +38,16 @@ class ChartSpec:
 
 Columns = dict[str, list[float | None]]
 
+
+def _single(chart_id: str, key: str, colour: int, *, span: tuple[float, float] | None = None) -> ChartSpec:
+    """Return the chart of one metric, under the metric's own name and unit."""
+    metric = METRICS[key]
+    title = metric.label[:1].upper() + metric.label[1:]
+    return ChartSpec(chart_id, title, metric.unit, (Series(key, metric.label, colour),), span=span)
+
+
 RUN_CHARTS = (
-    ChartSpec("reward", "Reward", "mean", (Series("reward/mean", "mean reward", 1),)),
+    _single("reward", "reward/mean", 1),
     ChartSpec(
         "solve", "Groups solved", "share of groups",
         (
@@ -47,15 +56,9 @@ RUN_CHARTS = (
         ),
         stacked=True, span=(0, 1),
     ),
-    ChartSpec("steps", "Environment steps", "per rollout", (Series("steps/mean", "steps", 1),)),
-    ChartSpec(
-        "response", "Response length", "tokens per rollout",
-        (Series("tokens/response_mean", "generated", 1),),
-    ),
-    ChartSpec(
-        "thinking", "Thinking per step", "tokens per step",
-        (Series("tokens/thinking_per_step", "thinking", 4),),
-    ),
+    _single("steps", "steps/mean", 1),
+    _single("response", "tokens/response_mean", 1),
+    _single("thinking", "tokens/thinking_per_step", 4),
     ChartSpec(
         "termination", "Termination reasons", "share of rollouts",
         tuple(
@@ -103,10 +106,7 @@ RUN_CHARTS = (
             Series("curriculum/unmeasured", "not sampled yet", 6),
         ),
     ),
-    ChartSpec(
-        "grading_extra", "Runs of mutated tests", "share of grading time",
-        (Series("grading/extra_share", "mutated tests", 2),), span=(0, 1),
-    ),
+    _single("grading_extra", "grading/extra_share", 2, span=(0, 1)),
     ChartSpec(
         "loss", "Loss", "",
         (Series("loss/value", "loss", 1), Series("loss/heldout", "evaluation loss", 4)),
@@ -115,9 +115,9 @@ RUN_CHARTS = (
         "kept", "Kept rollouts", "",
         (Series("kept/trajectories", "rollouts", 1), Series("kept/tasks", "tasks", 3)),
     ),
-    ChartSpec("rate", "Learning rate", "", (Series("update/learning_rate", "learning rate", 7),)),
-    ChartSpec("entropy", "Entropy", "nats", (Series("entropy/mean", "entropy", 8),)),
-    ChartSpec("grad", "Gradient norm", "", (Series("grad/norm", "norm", 6),)),
+    _single("rate", "update/learning_rate", 7),
+    _single("entropy", "entropy/mean", 8),
+    _single("grad", "grad/norm", 6),
     ChartSpec(
         "clip", "Clipped tokens", "share", (Series("clip/high", "high", 2), Series("clip/low", "low", 1))
     ),
@@ -135,22 +135,13 @@ RUN_CHARTS = (
             Series("tokens/masked_share", "masked by clip or correction", 2),
         ),
     ),
-    ChartSpec(
-        "engine_kv", "KV cache use", "share of the engines' caches",
-        (Series("engine/kv_use", "used", 1),), span=(0, 1),
-    ),
+    _single("engine_kv", "engine/kv_use", 1, span=(0, 1)),
     ChartSpec(
         "engine_requests", "Requests in engines", "mean over the iteration",
         (Series("engine/running", "running", 1), Series("engine/waiting", "waiting", 5)),
     ),
-    ChartSpec(
-        "engine_throughput", "Sampling throughput", "generated tokens per second",
-        (Series("engine/tokens_per_s", "all engines", 3),),
-    ),
-    ChartSpec(
-        "engine_prefix", "Prefix cache hit rate", "share of prompt tokens",
-        (Series("engine/prefix_hit_rate", "hits", 4),), span=(0, 1),
-    ),
+    _single("engine_throughput", "engine/tokens_per_s", 3),
+    _single("engine_prefix", "engine/prefix_hit_rate", 4, span=(0, 1)),
     ChartSpec(
         "endpoint", "Requests to the endpoint", "requests",
         (
@@ -158,14 +149,9 @@ RUN_CHARTS = (
             Series("endpoint/rate_limited", "rate limited", 2),
         ),
     ),
-    ChartSpec("engine_restarts", "Engine restarts", "", (Series("engine/restarts", "restarts", 2),)),
-    ChartSpec(
-        "publish_time", "Weight publication", "seconds", (Series("publish/seconds", "publication", 1),)
-    ),
-    ChartSpec(
-        "publish_replicas", "Engines with verified weights", "engines",
-        (Series("publish/replicas", "engines", 3),),
-    ),
+    _single("engine_restarts", "engine/restarts", 2),
+    _single("publish_time", "publish/seconds", 1),
+    _single("publish_replicas", "publish/replicas", 3),
     ChartSpec(
         "machine", "Machine load", "",
         (

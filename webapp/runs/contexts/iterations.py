@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.types import RunKind
 from webapp.core.contexts.frame import Crumb, LiveCursor, iteration_url, phase_label, run_crumbs
+from webapp.core.contexts.metrics import MeasuredSubject, by_subject
 from webapp.core.contexts.numbers import whole
 from webapp.core.selectors import Page, map_page
 from webapp.rollouts.contexts.advantage import Sibling, algorithm_of, equation, siblings
@@ -48,8 +49,7 @@ class IterationContext:
     iteration: Iteration | None
     """None for evaluations."""
     seconds: float | None
-    metrics: tuple[tuple[str, tuple[tuple[str, float], ...]], ...]
-    """Area → (name, value)."""
+    metrics: tuple[MeasuredSubject, ...]
     strip: Strip | None
     """None where it has no timeline."""
     funnel: Funnel | None
@@ -58,15 +58,6 @@ class IterationContext:
     previous_url: str
     next_url: str
     params: Mapping[str, str]
-
-
-def by_area(metrics: Mapping[str, float]) -> tuple[tuple[str, tuple[tuple[str, float], ...]], ...]:
-    """Return ``area/name`` metrics grouped by area, both in alphabetical order."""
-    areas: dict[str, list[tuple[str, float]]] = {}
-    for key, value in sorted(metrics.items()):
-        area, _, name = key.partition("/")
-        areas.setdefault(area, []).append((name or area, value))
-    return tuple((area, tuple(values)) for area, values in areas.items())
 
 
 def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str]) -> IterationContext | None:
@@ -99,7 +90,7 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         solve=_solve_rate(run, measured),
         iteration=iteration,
         seconds=seconds,
-        metrics=by_area(measured.metrics) if measured is not None else (),
+        metrics=by_subject(measured.metrics) if measured is not None else (),
         strip=build_strip(iteration),
         funnel=funnel,
         funnel_parts=funnel_parts(funnel, ended=run.state in ENDED),

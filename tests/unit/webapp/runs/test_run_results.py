@@ -86,7 +86,7 @@ def test_succeeded_run_shows_its_results(operator: Client, kind: str) -> None:
     assert UNENDED.search(text) is None
     charts = charts_of(operator, run)
     assert (charts is not None) == (kind in DRAWN)
-    assert charts is None or charts[0] in ("Reward", "Loss")
+    assert charts is None or charts[0] in ("Mean reward", "Loss")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,7 +126,7 @@ def test_run_that_ended_before_its_first_iteration_has_no_charts(operator: Clien
     run.iterations.all().delete()
     announced = charts_of(operator, run)
     assert announced is not None
-    assert ("Reward" in announced) == (kind == "train")
+    assert ("Mean reward" in announced) == (kind == "train")
     Run.objects.filter(pk=run.pk).update(state="failed", finished_at=run.running_at)
     assert charts_of(operator, run) is None
 
