@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from engine.events.health import RowStatus, SideOutcome
 from webapp.core.contexts.commit_funnel import FunnelTable, build_funnel
@@ -23,7 +24,7 @@ from webapp.datasets.selectors import imports as import_reads
 from webapp.datasets.selectors.datasets import RunOnTask, TaskFilters
 from webapp.datasets.selectors.difficulty import SolveRate
 from webapp.rollouts.contexts.diffs import Diff, patch_diff
-from webapp.rollouts.contexts.prompts import statement_text
+from webapp.rollouts.contexts.prompts import statement_html, statement_text
 from webapp.rollouts.contexts.steps import CutText
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors.search import TrajectoryFilters, search
@@ -191,6 +192,8 @@ class TaskContext:
     crumbs: tuple[Crumb, ...]
     task: Task
     statement: CutText
+    statement_html: SafeString | None
+    """The statement's Markdown, rendered; None where the text is shown."""
     difficulty: tuple[tuple[str, str], ...]
     metadata: tuple[tuple[str, str], ...]
     answer: TaskAnswer | None
@@ -225,6 +228,7 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
     answer = reads.get_answer(task) if shows_answer else None
     trajectories = search(TrajectoryFilters(task=task.key), before=None, size=25)
     dataset_url = reverse("dataset-detail", args=[task.dataset.name])
+    statement = statement_text(task.problem_statement)
     validations = health_reads.validations_of(task)
     measured = (
         found.strength
@@ -239,7 +243,8 @@ def build_task(task: Task, *, shows_answer: bool, can_operate: bool) -> TaskCont
             Crumb(task.instance_id),
         ),
         task=task,
-        statement=statement_text(task.problem_statement),
+        statement=statement,
+        statement_html=statement_html(statement),
         difficulty=flat_facts(task.difficulty),
         metadata=flat_facts(task.metadata),
         answer=answer,

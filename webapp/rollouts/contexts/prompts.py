@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from django.utils.safestring import SafeString
+
+from webapp.core.contexts.markdown import markdown_html
 from webapp.rollouts.contexts.steps import STATEMENT_CHARS, STATEMENT_LINES, CutText, cut_text
 
 _LABELS = {"system": "system message", "user": "user message", "tools": "declared functions"}
@@ -37,6 +40,11 @@ class ImportedField:
 def statement_text(text: str) -> CutText:
     """Truncate a problem statement to the length that a page shows."""
     return cut_text(text, lines=STATEMENT_LINES, chars=STATEMENT_CHARS)
+
+
+def statement_html(statement: CutText) -> SafeString | None:
+    """Return a problem statement's Markdown as safe HTML; None where its text is shown instead."""
+    return None if statement.cut else markdown_html(statement.text)
 
 
 def opening_messages(messages: Iterable[Mapping[str, str]]) -> tuple[PromptMessage, ...]:

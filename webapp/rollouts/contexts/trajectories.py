@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.urls import reverse
+from django.utils.safestring import SafeString
 
 from engine.evaluation.flips import FLIPS
 from engine.types import FindingKind, TerminationReason, Verdict
@@ -30,6 +31,7 @@ from webapp.rollouts.contexts.prompts import (
     PromptMessage,
     imported_fields,
     opening_messages,
+    statement_html,
     statement_text,
 )
 from webapp.rollouts.contexts.snippets import Snippet, snippet, words_pattern
@@ -79,6 +81,8 @@ class TrajectoryContext:
     found: Found | None
     statement: CutText
     """The task's problem statement; empty where it is not known."""
+    statement_html: SafeString | None
+    """The statement's Markdown, rendered; None where the text is shown."""
     opening: tuple[PromptMessage, ...]
     """Messages before the first response; empty where they were not recorded."""
     imported: tuple[ImportedField, ...] | None
@@ -157,6 +161,7 @@ def build_trajectory(
     siblings, tests = reads.siblings(trajectory.group_id), reads.tests(trajectory.pk)
     task = trajectory.task
     title = task.instance_id if task else task_key
+    statement = statement_text(task.problem_statement if task else "")
     parent = group_url(run.pk, phase, iteration, task_key)
     return TrajectoryContext(
         section="runs",
@@ -190,7 +195,8 @@ def build_trajectory(
         steps=_steps(trajectory.pk, None if newest else start),
         find=find,
         found=find_text(trajectory.pk, find) if find else None,
-        statement=statement_text(task.problem_statement if task else ""),
+        statement=statement,
+        statement_html=statement_html(statement),
         opening=opening_messages(reads.opening(trajectory.pk)),
         imported=imported_fields(reads.imported_fields(trajectory.pk, with_answers=shows_answer)),
         formula=formula(trajectory, algorithm_of(run)),
