@@ -36,14 +36,14 @@ def test_gained_tasks_open_side_by_side(page: Page) -> None:
     gained.first.get_by_role("link", name="side by side").click()
     sides = page.locator(".task-sides > section")
     expect(sides).to_have_count(2)
-    expect(sides.first.locator("article")).to_have_count(4)
+    expect(sides.first.locator(".task-rollouts li")).to_have_count(4)
     page.wait_for_load_state()  # including style sheets
     left, right = sides.first.bounding_box(), sides.last.bounding_box()
     assert left is not None
     assert right is not None
     assert left["y"] == right["y"]
     assert right["x"] >= left["x"] + left["width"]
-    sides.last.locator("article a").first.click()
+    sides.last.locator(".task-rollouts a").first.click()
     expect(page).to_have_url(re.compile(rf"/runs/{second.pk}/eval:heldout/0/{tasks[2].key}/0/$"))
 
 

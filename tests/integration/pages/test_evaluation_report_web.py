@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -198,3 +199,24 @@ def test_tasks_without_scores_can_be_left_out() -> None:
     assert chosen["curves"][0]["points"][-1]["rate"] == 1.0
     printed_report = printed("evaluation", "report", run.pk, "--leave-out-unscored")
     assert {name: printed_report[name] for name in chosen} == chosen
+
+
+def test_page_of_an_evaluation_lists_tasks_with_the_lowest_solve_rate_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _, tasks = make_dataset()
+    run = evaluated(tasks, FIRST)
+    viewer, address = signed_in(Role.VIEWER), f"/runs/{run.pk}/eval:heldout/0/"
+    response = viewer.get(address)
+    assert [row.group.task.instance_id for row in response.context["page"].rows] == [
+        tasks[place].instance_id for place in (2, 1, 0, 3)
+    ]
+    page = response.content.decode()
+    rows = page.split("<tbody>")[1].split("</tr>")
+    marks = [re.findall(r'href="([^"]*)" title="[^"]*">(.)</a>', row) for row in rows[:4]]
+    assert ["".join(mark for _, mark in row) for row in marks] == ["✕✕!✕", "✓✕✕✕", "✓✓✕✕", "✓✓✓✓"]
+    assert [url for url, _ in marks[0]] == [f"{address}{tasks[2].key}/{index}/" for index in range(4)]
+    monkeypatch.setattr("webapp.rollouts.selectors.groups.TASKS_OF_PAGE", 3)
+    second = viewer.get(address, {"page": "2"})
+    assert [row.group.task.instance_id for row in second.context["page"].rows] == [tasks[3].instance_id]
+    assert "showing 4–4 of 4" in second.content.decode()

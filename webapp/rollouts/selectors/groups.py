@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import F, Prefetch, QuerySet
+from django.db.models import F, FloatField, Prefetch, QuerySet
+from django.db.models.functions import Cast, NullIf
 
 from webapp.core.selectors import Page, paginate
 from webapp.rollouts.models.trajectories import Group, Step, TestResult, Trajectory
 from webapp.rollouts.selectors.trajectories import with_token_flag
 
+GROUPS_OF_PAGE = 32
+TASKS_OF_PAGE = 200
+"""Tasks of an evaluation that a page shows, one row each."""
+_CELL_COLUMNS = (
+    "index", "state", "verdict", "loss_mask", "mask_reason", "advantage", "reward", "termination",
+)  # fmt: skip
+"""Columns of a rollout that its cell shows (``templatetags.cells``)."""
 _HEAVY = ("patch", "test_log", "detail", "error")
 
 
@@ -66,10 +74,17 @@ def list_groups(
     return paginate(groups.order_by("-iteration", "phase", "id"), number=number, size=size)
 
 
-def iteration_groups(run_id: int, *, phase: str, iteration: int, number: int, size: int = 32) -> Page[Group]:
-    """Return groups of one iteration or evaluation, with siblings."""
-    groups = _of_run(run_id).filter(phase=phase, iteration=iteration).prefetch_related(_siblings())
-    return paginate(groups.order_by("id"), number=number, size=size)
+def iteration_groups(run_id: int, *, phase: str, iteration: int, number: int) -> Page[Group]:
+    """Return groups of one iteration, or of an evaluation with the smallest solve rates first."""
+    groups = _of_run(run_id).filter(phase=phase, iteration=iteration)
+    if phase == "train":
+        groups = groups.prefetch_related(_siblings())
+        return paginate(groups.order_by("id"), number=number, size=GROUPS_OF_PAGE)
+    cells = Trajectory.objects.only("group_id", *_CELL_COLUMNS).order_by("index")
+    groups = groups.prefetch_related(Prefetch("trajectories", queryset=cells))
+    rate = Cast("num_solved", FloatField()) / NullIf("num_graded", 0)
+    ordered = groups.order_by(rate.asc(nulls_last=True), "task__instance_id", "task_key")
+    return paginate(ordered, number=number, size=TASKS_OF_PAGE)
 
 
 def task_name(run_id: int, task_key: str) -> str:

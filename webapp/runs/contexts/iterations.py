@@ -25,7 +25,7 @@ from webapp.runs.selectors.iterations import BatchRate, Funnel, Point
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """A group with its siblings explained."""
+    """A group with its siblings explained; those of an evaluation are cells without explanation."""
 
     group: Group
     siblings: tuple[Sibling, ...]
@@ -94,7 +94,10 @@ def build_iteration(run: Run, phase: str, index: int, params: Mapping[str, str])
         strip=build_strip(iteration),
         funnel=funnel,
         funnel_parts=funnel_parts(funnel, ended=run.state in ENDED),
-        page=map_page(page, lambda group: GroupRow(group, siblings(group.trajectories.all(), algorithm))),
+        page=map_page(
+            page,
+            lambda group: GroupRow(group, siblings(group.trajectories.all(), algorithm) if train else ()),
+        ),
         previous_url=iteration_url(run.pk, phase, index - 1) if train and index > 0 else "",
         next_url=iteration_url(run.pk, phase, index + 1) if has_next else "",
         params=dict(params),
