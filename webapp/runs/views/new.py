@@ -25,7 +25,7 @@ from webapp.experiments.models import Experiment
 from webapp.runs.contexts.forms.chosen import build_chosen
 from webapp.runs.contexts.forms.differences import Difference, count_differences
 from webapp.runs.contexts.forms.form import FormSection, edited, form_sections, preselected
-from webapp.runs.contexts.forms.new_run import RunFormContext, recipe_choices
+from webapp.runs.contexts.forms.new_run import RunFormContext, recipe_groups
 from webapp.runs.contexts.forms.offers import run_offers
 from webapp.runs.contexts.forms.plan import build_plan
 from webapp.runs.contexts.forms.short_forms import SHORT_FORMS, arrange
@@ -157,7 +157,7 @@ def _context(
     return RunFormContext(
         section="runs",
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb(last)),
-        recipes=recipe_choices(recipe),
+        recipes=recipe_groups(recipe),
         recipe=recipe,
         clone_of=parent.pk if parent else None,
         sections=sections,

@@ -24,13 +24,21 @@ class RecipeChoice:
     current: bool
 
 
+@dataclass(frozen=True, slots=True)
+class RecipeGroup:
+    """Recipes of one kind of run."""
+
+    kind: str
+    choices: tuple[RecipeChoice, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFormContext:
     """The page: choose a recipe, then its settings."""
 
     section: str
     crumbs: tuple[Crumb, ...]
-    recipes: tuple[RecipeChoice, ...]
+    recipes: tuple[RecipeGroup, ...]
     recipe: str
     """Name of the chosen recipe; empty before the choice."""
     clone_of: int | None
@@ -60,9 +68,10 @@ class RunFormContext:
         return sum(difference.count for difference in self.differences)
 
 
-def recipe_choices(current: str) -> tuple[RecipeChoice, ...]:
-    """Return every recipe with the first line of its docstring."""
-    return tuple(
-        RecipeChoice(name, make().kind, (make.__doc__ or "").strip().split("\n")[0], name == current)
-        for name, make in RECIPES.items()
-    )
+def recipe_groups(current: str) -> tuple[RecipeGroup, ...]:
+    """Return every recipe with the first line of its docstring, by kind of run."""
+    groups: dict[str, list[RecipeChoice]] = {}
+    for name, make in RECIPES.items():
+        kind, text = make().kind, (make.__doc__ or "").strip().split("\n")[0]
+        groups.setdefault(kind, []).append(RecipeChoice(name, kind, text, name == current))
+    return tuple(RecipeGroup(kind, tuple(choices)) for kind, choices in groups.items())
