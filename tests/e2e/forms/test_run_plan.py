@@ -55,6 +55,26 @@ def test_rejected_form_focuses_its_reason(page: Page) -> None:
     expect(reason).to_be_in_viewport()
 
 
+def test_recipes_and_settings_are_filtered_by_words(page: Page) -> None:
+    page.goto("/runs/new/")
+    recipes = page.locator(".recipes li:visible")
+    assert recipes.count() > 20
+    page.fill("#recipe-filter", "deepswe 14B")
+    expect(recipes).to_have_count(1)
+    recipes.locator("a").click()
+    page.wait_for_url("**recipe=deepswe-14b-filter")
+    expect(page.locator(".recipe-choice summary")).to_contain_text("deepswe-14b-filter")
+    expect(page.locator(".recipes").first).to_be_hidden()
+    page.fill("#setting-filter", "learning rate")
+    settings = page.locator(".settings .setting:visible")
+    expect(settings.filter(has_text="learning rate").first).to_be_visible()
+    assert 0 < settings.count() < 20
+    page.press("#setting-filter", "Enter")
+    page.fill("#setting-filter", "")
+    assert settings.count() > 20
+    expect(page.locator("h1")).to_have_text("New run")
+
+
 def assert_an_update_moves_nothing(page: Page) -> None:
     """Change a field far down the page; check that neither the page nor its controls move."""
     page.evaluate("window.scrollTo(0, 600)")

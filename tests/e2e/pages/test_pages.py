@@ -252,3 +252,21 @@ def test_a_long_trajectory_is_readable_and_searchable(page: Page) -> None:
     page.reload()
     expect(page.locator("html")).to_have_attribute("data-wrap", "on")
     expect(page.locator("#found")).to_contain_text("showing 200 of 210 matches in 210 steps")
+
+
+def test_two_rollouts_open_by_key_and_their_differences_are_walked(page: Page) -> None:
+    yard = aside(make_yard, iterations=1, group_size=4)
+    page.goto(f"/runs/{yard.run.pk}/train/0/{yard.tasks[1].key}/")
+    page.keyboard.press("c")
+    page.wait_for_url("**/trajectories/compare/?*")
+    page.select_option("#pair-right", index=3)
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator("#pair-right option:checked")).to_contain_text("rollout 3")
+    differences = page.locator(".pair-row.differs")
+    expect(differences).to_have_count(3)
+    page.keyboard.press("j")
+    expect(differences.first).to_be_focused()
+    page.keyboard.press("j")
+    expect(differences.nth(1)).to_be_focused()
+    page.keyboard.press("k")
+    expect(differences.first).to_be_focused()
