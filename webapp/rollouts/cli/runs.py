@@ -18,7 +18,7 @@ from webapp.core.cli import (
     print_json,
     write_text,
 )
-from webapp.rollouts.api import what_if_document
+from webapp.rollouts.api.what_if import what_if_document
 from webapp.rollouts.cli.points import Iteration, Phase, find_point, point_record
 from webapp.rollouts.contexts.run_what_if import updates_what_if
 from webapp.rollouts.contexts.what_if import counterfactual

@@ -25,7 +25,8 @@ from webapp.core.cli import (
 )
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.contexts.numbers import MOST_ID
-from webapp.rollouts.api import AlignmentOut, SearchPage, TokenTraceOut, search_page, trace_window
+from webapp.rollouts.api.tokens import TokenTraceOut, trace_window
+from webapp.rollouts.api.trajectories import AlignmentOut, SearchPage, search_page
 from webapp.rollouts.contexts.advantage import algorithm_of
 from webapp.rollouts.contexts.pair import align
 from webapp.rollouts.contexts.snippets import snippet, words_pattern

@@ -1,4 +1,4 @@
-"""Trajectories, with their steps, tests, tokens and exports."""
+"""Trajectories, with their steps, tests and exports."""
 
 from __future__ import annotations
 
@@ -10,26 +10,19 @@ from django.http import HttpRequest, HttpResponse
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
-from engine.tokens import TOKEN_COLUMNS
 from webapp.api.auth import answer_reader, caller, role_of_caller, viewer
 from webapp.core.permissions import check_rollouts
 from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
-from webapp.rollouts.contexts.advantage import algorithm_of
 from webapp.rollouts.contexts.pair import Alignment, align
-from webapp.rollouts.contexts.run_what_if import Totals, UpdatesWhatIf, updates_what_if
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
-from webapp.rollouts.contexts.token_trace import missing_trace
-from webapp.rollouts.contexts.tokens import tokenless_reason
-from webapp.rollouts.contexts.what_if import counterfactual
-from webapp.rollouts.models.trajectories import TokenBlob, Trajectory
+from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import learning as learning_reads
 from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
 from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, SearchResult, TrajectoryFilters, search
-from webapp.rollouts.selectors.traces import traced_tokens
 from webapp.runs.api.runs import ScoreOut
 from webapp.runs.api.runs import find as find_run
 from webapp.runs.models.runs import Run
@@ -309,55 +302,6 @@ class AlignmentOut(Schema):
     rows: list[AlignedStepsOut]
 
 
-class TokensOut(Schema):
-    """Tokens from index ``start`` of ``length`` tokens, as columns of equal length."""
-
-    length: int
-    samples: list[int]
-    """Start indices of training samples: 0, and one for each time the conversation was rendered anew."""
-    start: int
-    ids: list[int]
-    mask: list[int]
-    logprobs: list[float]
-    versions: list[int]
-    steps: list[int]
-
-
-class TokenTraceOut(Schema):
-    """Sampled tokens from index ``start`` of ``length`` sampled tokens, as columns of equal length."""
-
-    length: int
-    start: int
-    iteration: int
-    """Iteration of the update."""
-    step: int
-    """Index of the optimizer step, counted among those with a gradient."""
-    losses: list[float]
-    """Loss of every such step; ``loss/value`` is their mean."""
-    advantage: float
-    weight: float
-    positions: list[int]
-    """Indices in the columns of ``tokens``."""
-    texts: list[str]
-    sampler_logprobs: list[float]
-    old_logprobs: list[float]
-    logprobs: list[float]
-    reference_logprobs: list[float] | None
-    entropies: list[float]
-    ratios: list[float]
-    clips: list[str]
-    """Bound of the clip that took effect: ``high``, ``low``, ``dual`` or empty."""
-    surrogates: list[float]
-    corrections: list[float]
-    kl: list[float]
-    entropy_terms: list[float]
-    token_losses: list[float]
-    """Correction × surrogate + kl + entropy term. Times ``weight``, divided by the number of ``losses``: the
-    token's part of ``loss/value``."""
-    slopes: list[float]
-    """Derivative of the loss with respect to log π, before the weight."""
-
-
 @router.get("/runs/{int:run_id}/trajectories", response=TrajectoryPage)
 def list_trajectories(
     request: HttpRequest,
@@ -427,7 +371,7 @@ def search_page(result: SearchResult, q: str) -> dict[str, Any]:
 @router.get("/trajectories/compare", response=AlignmentOut)
 def compare_trajectories(request: HttpRequest, left: int, right: int) -> Alignment:
     """Align the steps of two trajectories by their actions (tool and arguments)."""
-    return align(*(_readable(request, trajectory_id).pk for trajectory_id in (left, right)))
+    return align(*(readable(request, trajectory_id).pk for trajectory_id in (left, right)))
 
 
 @router.post("/trajectories/choose", response=ChosenOut)
@@ -442,7 +386,7 @@ def choose_trajectories(request: HttpRequest, body: QueryIn) -> dict[str, Any]:
 @router.get("/trajectories/{int:trajectory_id}", response=TrajectoryDetail)
 def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
     """Return a trajectory with all steps, tests and scores."""
-    trajectory = _readable(request, trajectory_id)
+    trajectory = readable(request, trajectory_id)
     fields: dict[str, Any] = {
         field.attname: getattr(trajectory, field.attname) for field in Trajectory._meta.concrete_fields
     }
@@ -499,66 +443,6 @@ def _chosen(
     return run, choice
 
 
-@router.get("/trajectories/{int:trajectory_id}/tokens", response=TokensOut)
-def get_tokens(request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096) -> dict[str, Any]:
-    """Return a window of the tokens that the policy read and sampled."""
-    trajectory = _readable(request, trajectory_id)
-    blob = TokenBlob.objects.filter(trajectory=trajectory).first()
-    if blob is None:
-        reason = tokenless_reason(trajectory.run, trajectory)
-        raise HttpError(404, reason or "The token ids are stored when the rollout ends.")
-    record, start = blob.record, max(0, start)
-    window = slice(start, start + max(1, min(size, 65_536)))
-    columns = {name: getattr(record, name)[window].tolist() for name in TOKEN_COLUMNS}
-    return {"length": len(record), "samples": record.starts.tolist(), "start": start} | columns
-
-
-@router.get("/trajectories/{int:trajectory_id}/token-trace", response=TokenTraceOut)
-def get_token_trace(
-    request: HttpRequest, trajectory_id: int, start: int = 0, size: int = 4096
-) -> dict[str, Any]:
-    """Return a window of the sampled tokens with the factors of their losses and gradients."""
-    trajectory = _readable(request, trajectory_id)
-    window = trace_window(trajectory, start=max(0, start), size=max(1, min(size, 65_536)))
-    if window is None:
-        raise HttpError(404, missing_trace(trajectory, algorithm_of(trajectory.run)))
-    return window
-
-
-def trace_window(trajectory: Trajectory, *, start: int, size: int) -> dict[str, Any] | None:
-    """Return the fields of ``TokenTraceOut``; None where the trainer did not record the tokens."""
-    traced = traced_tokens(trajectory, algorithm_of(trajectory.run))
-    if traced is None:
-        return None
-    tokens = range(start, min(start + size, len(traced)))
-    window, sampled, reference = slice(start, start + size), traced.sampled, traced.sampled.reference_logprobs
-    terms = traced.terms[window]
-    return {
-        "length": len(traced),
-        "start": start,
-        "iteration": traced.trace.iteration,
-        "step": traced.trace.step,
-        "losses": traced.trace.losses,
-        "advantage": traced.advantage,
-        "weight": traced.trace.weight,
-        "positions": list(traced.positions[window]),
-        "texts": [traced.text(token) for token in tokens],
-        "sampler_logprobs": sampled.sampler_logprobs[window],
-        "old_logprobs": sampled.old_logprobs[window],
-        "logprobs": sampled.logprobs[window],
-        "reference_logprobs": None if reference is None else reference[window],
-        "entropies": traced.entropies[window],
-        "ratios": [each.ratio for each in terms],
-        "clips": [each.clip for each in terms],
-        "surrogates": [each.surrogate for each in terms],
-        "corrections": [each.correction for each in terms],
-        "kl": [each.kl for each in terms],
-        "entropy_terms": [each.entropy for each in terms],
-        "token_losses": [each.loss for each in terms],
-        "slopes": [each.slope for each in terms],
-    }
-
-
 def _find(trajectory_id: int) -> Trajectory:
     trajectory = Trajectory.objects.filter(pk=trajectory_id).first()
     if trajectory is None:
@@ -566,92 +450,8 @@ def _find(trajectory_id: int) -> Trajectory:
     return trajectory
 
 
-def _readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
+def readable(request: HttpRequest, trajectory_id: int) -> Trajectory:
     """Return the trajectory. Raises PermissionDenied if the caller may not read it."""
     trajectory = _find(trajectory_id)
     check_rollouts(trajectory.run, role_of_caller(request))
     return trajectory
-
-
-class WhatIfIn(Schema):
-    """Overrides of the run's ``algorithm`` settings, by name."""
-
-    settings: dict[str, Any]
-
-
-class MemberOut(Schema):
-    """Advantage and mask of one trajectory of a group."""
-
-    index: int
-    advantage: float | None
-    baseline: float | None
-    loss_mask: bool
-    mask_reason: str
-
-
-class WhatIfOut(Schema):
-    """Advantages and masks of a group under other settings."""
-
-    algorithm: dict[str, Any]
-    members: list[MemberOut]
-    notes: list[str]
-
-
-class SignalOut(Schema):
-    """What updates trained on under one objective."""
-
-    groups: int
-    uniform: int
-    """Groups without signal."""
-    trajectories: int
-    tokens: int
-    tasks: dict[str, float]
-    """Task → share of the gradient where no ratio is clipped, the updates counting equally."""
-
-
-class RunWhatIfOut(Schema):
-    """A run's updates under its own objective and another one."""
-
-    updates: int
-    algorithm: dict[str, Any]
-    own: SignalOut
-    other: SignalOut
-
-
-@router.post("/runs/{int:run_id}/what-if", response=RunWhatIfOut)
-def run_what_if(
-    request: HttpRequest, run_id: int, body: WhatIfIn, iteration: int | None = None
-) -> dict[str, Any]:
-    """Return what a run's updates, or that of one iteration, would have trained on under other settings."""
-    return what_if_document(updates_what_if(find_run(run_id), body.settings, iteration=iteration))
-
-
-def what_if_document(result: UpdatesWhatIf) -> dict[str, Any]:
-    """Return the fields of ``RunWhatIfOut``."""
-
-    def signal(totals: Totals) -> dict[str, Any]:
-        names = ("groups", "uniform", "trajectories", "tokens")
-        return {name: getattr(totals, name) for name in names} | {"tasks": totals.shares()}
-
-    return {
-        "updates": result.updates,
-        "algorithm": result.algorithm.model_dump(mode="json"),
-        "own": signal(result.own),
-        "other": signal(result.other),
-    }
-
-
-@router.post("/runs/{int:run_id}/groups/{phase}/{int:iteration}/{task_key}/what-if", response=WhatIfOut)
-def group_what_if(
-    request: HttpRequest, run_id: int, phase: str, iteration: int, task_key: str, body: WhatIfIn
-) -> WhatIfOut:
-    """Return the advantages and masks that a stored group would have under other settings."""
-    result = counterfactual(
-        find_run(run_id), phase=phase, iteration=iteration, task_key=task_key, settings=body.settings
-    )
-    if result is None:
-        raise HttpError(404, f"run {run_id} has no group of task {task_key} in {phase} {iteration}")
-    members = [MemberOut(**dataclasses.asdict(member)) for member in result.members]
-    return WhatIfOut(
-        algorithm=result.config.model_dump(mode="json"), members=members, notes=list(result.notes)
-    )
