@@ -112,7 +112,7 @@ async def _curated(home: Path, name: str, backend: SandboxBackend) -> list[TaskR
         home=home,
         backend=backend,
         sandbox=SANDBOX,
-        progress=lambda text, done, wanted: print(f"  {text}: {done} of {wanted}", flush=True),
+        progress=lambda text, done, wanted, **_: print(f"  {text}: {done} of {wanted}", flush=True),
     )
     return list(dataset.rows)
 

@@ -19,9 +19,9 @@ from typing import Any
 from bench.harness import store
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits.funnel import NoTasksError
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.trials import Workshop
+from engine.datasets.funnel import NoTasksError
 from engine.errors import DatasetError
 from engine.sandbox.local.backend import LocalBackend
 
@@ -47,7 +47,7 @@ async def measure(repository: str, *, home: Path, commits: int) -> dict[str, Any
 
 
 def _counts(record: Mapping[str, Any]) -> dict[str, Any]:
-    funnel = {stage["stage"]: stage["commits"] for stage in record["funnel"]}
+    funnel = {stage["stage"]: stage["reached"] for stage in record["funnel"]}
     lost = {reason: number for stage in record["funnel"] for reason, number in stage["lost"].items()}
     return {"funnel": funnel, "lost": lost, "seconds": record["trial_seconds"]}
 

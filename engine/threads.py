@@ -1,12 +1,12 @@
-"""Work in threads that is awaited even if the caller is cancelled, and settings of torch's threads."""
+"""Threads and tasks that end with their caller, and settings of torch's threads."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Executor
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -42,3 +42,13 @@ async def in_thread(
         if not done.cancelled():
             done.exception()  # marks it as retrieved, which avoids a warning
         raise
+
+
+async def gather_or_cancel(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Await all and return their results; if one fails, cancel the others and raise its error."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(call) for call in calls]
+    except ExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]

@@ -13,35 +13,40 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class FunnelStage(Record):
-    """A stage of the funnel from commits to tasks."""
+    """A stage of the funnel from commits, faults or weak tasks to tasks.
+
+    The items are those that the first stage is named after.
+    """
 
     stage: str = Field(max_length=64)
-    commits: Count
-    """Commits that reached it."""
+    reached: Count
+    """Items that reached it."""
     lost: dict[str, Count] = Field(default_factory=dict, max_length=64)
-    """Reason → commits that did not reach it."""
+    """Reason → items that did not reach it."""
     written: Count = 0
     """Commits that reached it with tests by a model, at the stages that count them."""
 
 
-class LostCommit(Record):
-    """A commit that became no task, as an example of its reason."""
+class LostItem(Record):
+    """A commit or fault that became no task, or a task that was not hardened, as an example of its reason."""
 
-    repository: str = Field(max_length=300)
-    commit: str = Field(max_length=64)
+    origin: str = Field(default="", max_length=300)
+    """Repository of a commit, or source of a fault; empty for a task."""
+    item: str = Field(max_length=300)
+    """Hash of a commit, ``PATH:LINE FUNCTION`` of a fault, or instance id of a task."""
     detail: str = Field(default="", max_length=500)
 
 
-class CommitFunnel(Record):
-    """State of a curation from commits, over all attempts of the run."""
+class CurationFunnel(Record):
+    """State of a curation, over all attempts of the run."""
 
     funnel: list[FunnelStage] = Field(max_length=32)
-    examples: dict[str, list[LostCommit]] = Field(default_factory=dict, max_length=64)
-    """Reason → some of its commits."""
+    examples: dict[str, list[LostItem]] = Field(default_factory=dict, max_length=64)
+    """Reason → some of its items."""
     skipped: dict[str, str] = Field(default_factory=dict)
-    """Repository that cannot be used → reason."""
+    """Repository or source that cannot be used → reason."""
     tasks: Count
     trial_seconds: FiniteFloat = Field(ge=0)
-    """Duration of the trials of its commits, whichever curation ran them."""
+    """Duration of the trials of its items, whichever curation ran them."""
     disk_bytes: Count
     """Size of the images and environments of its tasks."""

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, TypeAdapter
 
-from engine.events.curation import CommitFunnel
+from engine.events.curation import CurationFunnel
 from engine.events.engines import EnginesReported
 from engine.events.health import ValidationRecord
 from engine.events.record import BigInt, Int, Record, RunEvent
@@ -102,8 +102,8 @@ class RunProgress(RunEvent):
     """Estimated time until the end of the run, evaluations included; None while it is unknown."""
     collection: CollectionProgress | None = None
     """State of a collection or evaluation; None in other phases."""
-    funnel: CommitFunnel | None = None
-    """State of a curation from commits; None where it is unchanged, and in other runs."""
+    funnel: CurationFunnel | None = None
+    """State of a curation; None where it is unchanged, and in other runs."""
 
 
 class RunPaused(RunEvent):

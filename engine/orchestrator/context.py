@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, TypeVar
 import structlog
 
 from engine.errors import FencedError, SpendLimitError, TrainyardError
-from engine.events.curation import CommitFunnel
+from engine.events.curation import CurationFunnel
 from engine.events.delivery.control import Control
 from engine.events.delivery.sink import EventSink
 from engine.events.types import Alert, RunPaused, RunProgress, RunResumed
@@ -100,7 +100,7 @@ class RunContext:
         total: int,
         *,
         is_whole: bool = False,
-        funnel: CommitFunnel | None = None,
+        funnel: CurationFunnel | None = None,
     ) -> None:
         """Report the progress of a phase without iterations.
 
@@ -108,7 +108,7 @@ class RunContext:
             message: the phase.
             done, total: amount of its work.
             is_whole: it is the run's only phase, so that the run's time left can be estimated.
-            funnel: state of a curation from commits.
+            funnel: state of a curation.
         """
         left = self.pace.seconds_left(done, total) if is_whole else None
         self.sink.emit(RunProgress, message=message, done=done, total=total, seconds_left=left, funnel=funnel)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from engine.config.rollout import GradingConfig
 from engine.config.run import CommitCurateRun, CurateRun
+from engine.datasets.commits.cached_model import CachedModel
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.trials import Workshop
 from engine.datasets.curation.curate import curate
 from engine.datasets.store import Dataset, dataset_path
-from engine.events.curation import CommitFunnel
+from engine.events.curation import CurationFunnel
 from engine.grading.counterfactual.prover import Prover
 from engine.grading.counterfactual.store import FileReferences
 from engine.orchestrator.context import RunContext, RunResult
@@ -40,13 +41,11 @@ async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> R
         judge=judge,
     )
 
-    def report(message: str, done: int, total: int, *, funnel: CommitFunnel | None = None) -> None:
+    def report(message: str, done: int, total: int, *, funnel: CurationFunnel | None = None) -> None:
         run.progress(message, done, total, is_whole=funnel is not None, funnel=funnel)
 
     dataset = await run.interruptible(make_commit_tasks(shop, report))
-    funnel = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
-    cost = sum(model.model.spent for model in (writer, judge) if model is not None)
-    return _result(dataset, {**funnel, **({"cost": cost} if cost else {})}, started)
+    return _result(dataset, (writer, judge), started)
 
 
 async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
@@ -83,26 +82,21 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     )
     for problem in await run.interruptible(proofs):
         run.alert("warning", "counterfactual_unproven", f"mutated tests are not proven yet: {problem}")
-    return _result(dataset, _fates(dataset.provenance.get("candidates", {})), started)
+    return _result(dataset, (), started)
 
 
-def _result(dataset: Dataset, counts: Mapping[str, float], started: float) -> RunResult:
+def _result(dataset: Dataset, models: Sequence[CachedModel | None], started: float) -> RunResult:
+    funnel = dataset.provenance.get("funnel", ())  # datasets of earlier versions have none
+    cost = sum(model.model.spent for model in models if model is not None)
     splits = {row.split for row in dataset.rows}
     return RunResult(
         state="succeeded",
         summary={
             "dataset": dataset.name,
             **{f"tasks_{split}": len(dataset.split(split)) for split in sorted(splits)},
-            **counts,
+            **{stage["stage"]: stage["reached"] for stage in funnel},
+            **({"cost": cost} if cost else {}),
             "seconds": round(time.monotonic() - started, 1),
             "peak_memory_mb": round(peak_memory_mb(), 1),
         },
     )
-
-
-def _fates(candidates: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers of candidate faults tried and dropped, by reason; empty for older datasets."""
-    if not candidates:
-        return {}
-    dropped = {f"dropped_{name}": number for name, number in candidates.items() if name != "kept"}
-    return {"tried": sum(candidates.values()), **dropped}

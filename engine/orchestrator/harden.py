@@ -41,7 +41,7 @@ async def harden(config: HardenRun, run: RunContext) -> RunResult:
         )
     )
     _alert_of_lost(dataset, run)
-    stages = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
+    stages = {stage["stage"]: stage["reached"] for stage in dataset.provenance["funnel"]}
     counts = ("tests_added", "wrong_patches", "rejected_before", "rejected_after")
     return RunResult(
         state="succeeded",
@@ -62,11 +62,11 @@ def _alert_of_lost(dataset: Dataset, run: RunContext) -> None:
     examples = [
         example for reason in sorted(LOST) for example in dataset.provenance["examples"].get(reason, ())
     ]
-    named = {example["task"] for example in examples}
+    named = {example["item"] for example in examples}
     run.alert(
         "warning",
         "hardening_infrastructure",
-        f"{sum(counts)} of {len(dataset.rows)} tasks could not be examined; {examples[0]['task']}: "
+        f"{sum(counts)} of {len(dataset.rows)} tasks could not be examined; {examples[0]['item']}: "
         f"{examples[0]['detail']}",
         task_ids=[row.task.id for row in dataset.rows if row.task.instance_id[:300] in named][:20],
     )

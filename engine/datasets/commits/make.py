@@ -7,17 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, TypeVar
 
 import structlog
 
 from engine.datasets.commits.filters import Candidate, instance_id, select
-from engine.datasets.commits.funnel import Funnel, NoTasksError, Progress, reporting
 from engine.datasets.commits.known_changes import KnownChanges
 from engine.datasets.commits.languages.base import WORKDIR, Language
 from engine.datasets.commits.repositories import (
@@ -30,26 +28,50 @@ from engine.datasets.commits.statements import Statement
 from engine.datasets.commits.trials import Trial, Workshop, hidden_files, kept_trials, try_candidate
 from engine.datasets.commits.written_statements import NoStatementError, count_statements, find_statement
 from engine.datasets.commits.written_tests import NOT_WRITTEN, try_written_tests
+from engine.datasets.funnel import Funnel, NoTasksError, Progress, Stages, reporting
 from engine.datasets.importers.filters import Exclusion
 from engine.datasets.kept_results import KeptResults
 from engine.datasets.store import Dataset, save_dataset, with_content_id
 from engine.errors import (
     DatasetError,
     HostError,
-    ImageError,
     PreflightError,
     RunEndingError,
     describe_error,
 )
 from engine.patches.sections import count_changed_lines
-from engine.processes.disk import folder_bytes
 from engine.redaction import redact
-from engine.sandbox.local.images import image_exists, load_image
-from engine.threads import in_thread
+from engine.sandbox.local.images import image_exists
+from engine.threads import gather_or_cancel, in_thread
 from engine.tools import printable
 from engine.types import Task, TaskAnswer, TaskRow
 
 T = TypeVar("T")
+STAGES: Stages = (
+    ("commits", frozenset()),
+    ("one change", frozenset({"merge", "first_commit", "revert", "cherry_pick", "empty"})),
+    ("has code", frozenset({"no_code", "native_code"})),
+    ("small enough", frozenset({"too_many_files", "too_large", "unreadable"})),
+    ("has tests", frozenset({"no_tests", "not_written"})),
+    ("real change", frozenset({"no_syntax", "no_real_change"})),
+    ("new", frozenset({"duplicate", "contaminated"})),
+    ("tried", frozenset({"not_tried", "waiting"})),
+    (
+        "builds",
+        frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine", "index", "error"}),
+    ),
+    ("tests run", frozenset({"no_tests_run", "timeout", "runner_changed", "written_do_not_run"})),
+    (
+        "tests differ",
+        frozenset(
+            {"collection", "no_difference", "fails_after", "written_pass_before", "written_fail_after"}
+        ),
+    ),
+    ("stable", frozenset({"unstable"})),
+    ("stated", frozenset({"statement", "leaks", "unclear"})),
+    ("wanted", frozenset({"not_wanted"})),
+)
+"""Stages of the funnel."""
 log = structlog.get_logger(__name__)
 _NOT_KEPT = frozenset({"sandbox", "tree", "error"})
 """Reasons that may be this machine's: these commits are tried again by the next curation."""
@@ -82,12 +104,12 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         HostError: this machine or the package index failed for several candidates in a row.
     """
     started, config = time.monotonic(), shop.config
-    funnel = Funnel(wanted=config.train_tasks + config.heldout_tasks)
+    funnel = Funnel(stages=STAGES)
     work = await _candidates(shop, funnel, progress)
-    async with reporting(funnel, progress, "trying commits"):
+    async with reporting(funnel, progress, "trying commits", lambda: (funnel.tried, funnel.candidates)):
         rows = await _rows(shop, work, funnel)
     state = funnel.snapshot()
-    progress("all commits decided", funnel.decided, funnel.candidates, funnel=state)
+    progress("all commits decided", funnel.candidates, funnel.candidates, funnel=state)
     record = {
         "config": config.model_dump(mode="json"),
         "seed": shop.seed,
@@ -98,7 +120,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         **state.model_dump(mode="json"),
     }
     if not rows:
-        raise NoTasksError(record)
+        raise NoTasksError(f"no commit of {funnel.total} became a task", record)
     return save_dataset(shop.home, config.output, rows, record)
 
 
@@ -118,7 +140,7 @@ async def _candidates(shop: Workshop, funnel: Funnel, progress: Progress) -> lis
         for sha, selected in found:
             funnel.total += 1
             if isinstance(selected, Exclusion):
-                funnel.lose(selected.by, repository, sha, selected.detail, position=funnel.total)
+                funnel.lose(selected.by, sha, origin=spec, detail=selected.detail, position=funnel.total)
             else:
                 funnel.candidates += 1
                 work.append(_Work(repository=repository, trials=trials, candidate=selected))
@@ -155,6 +177,7 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[T
     Batches make the rows independent of the order in which trials end.
     """
     permits, failures = asyncio.Semaphore(shop.config.workers), list[str]()
+    wanted = shop.config.train_tasks + shop.config.heldout_tasks
     rows: list[TaskRow] = []
 
     async def handle(position: int) -> tuple[int, TaskRow | None]:
@@ -166,53 +189,32 @@ async def _rows(shop: Workshop, work: Sequence[_Work], funnel: Funnel) -> list[T
             if not trial.reason:
                 trial, row = await _stated(shop, item, trial)
             if row is not None:
-                await in_thread(partial(_measure, shop, trial, funnel))
+                await in_thread(partial(funnel.measure, shop.home, trial.image))
         funnel.tried += 1
         funnel.trial_seconds += trial.seconds
         if row is None:
-            funnel.lose(
-                trial.reason, item.repository, item.candidate.commit.sha, trial.detail, position=position
-            )
+            sha, origin = item.candidate.commit.sha, item.repository.spec
+            funnel.lose(trial.reason, sha, origin=origin, detail=trial.detail, position=position)
         else:
             funnel.proven += 1
+            funnel.tasks = min(funnel.proven, wanted)
             funnel.written["stated"] += is_written
         return position, row
 
     size = _BATCH_PER_WORKER * shop.config.workers
     for start in range(0, len(work), size):
-        if len(rows) >= funnel.wanted:
+        if len(rows) >= wanted:
             break
         batch = range(start, min(start + size, len(work)))
         kept = {position for position in batch if _was_tried(shop, work[position])}
-        made = await _gather(handle(position) for position in batch if position in kept)
+        made = await gather_or_cancel(handle(position) for position in batch if position in kept)
         funnel.is_live |= len(kept) < len(batch)
-        made += await _gather(handle(position) for position in batch if position not in kept)
+        made += await gather_or_cancel(handle(position) for position in batch if position not in kept)
         rows += [row for _, row in sorted(made, key=itemgetter(0)) if row is not None]
     funnel.is_over = True
-    rows = rows[: funnel.wanted]
-    heldout = min(shop.config.heldout_tasks, len(rows) // 4 if len(rows) < funnel.wanted else funnel.wanted)
+    rows = rows[:wanted]
+    heldout = min(shop.config.heldout_tasks, len(rows) // 4 if len(rows) < wanted else wanted)
     return [_in_split(row, "heldout" if number < heldout else "train") for number, row in enumerate(rows)]
-
-
-def _measure(shop: Workshop, trial: Trial, funnel: Funnel) -> None:
-    """Add the disk space of a task's image and environment."""
-    try:
-        image = load_image(shop.home, trial.image)
-    except ImageError:
-        return  # its environment was removed: grading names it
-    for folder in (str(image.rootfs.parent), *image.binds.values()):
-        if folder not in funnel.sizes:
-            funnel.sizes[folder] = folder_bytes(Path(folder))
-
-
-async def _gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Await all; if one fails, cancel the others and raise its error."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(call) for call in calls]
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def _tested(shop: Workshop, item: _Work, failures: list[str]) -> tuple[_Work, Trial]:

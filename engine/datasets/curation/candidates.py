@@ -180,6 +180,10 @@ class CandidateQueue:
         self._kept[candidate.fault.kind] += 1
         self._kept_functions[candidate.function] += 1
 
+    def left(self) -> list[Candidate]:
+        """Return the candidates that were not taken."""
+        return [candidate for function in self._functions for candidate in self._by_function[function]]
+
     def _deal(self) -> Iterator[Candidate]:
         for allowed in (1, 2):
             for _ in range(_TRIES_PER_FUNCTION):

@@ -31,7 +31,12 @@ class Trial:
     """Class of the exception raised in the first failing test."""
     problem: str = ""
     """Reason why the fault does not become a task: ``unnoticed``, ``odd_outcome``, ``unstable``,
-    ``not_mended``, or ``earlier`` if an earlier version did not record it; empty if it becomes one."""
+    ``not_mended``, or ``earlier`` if an earlier version did not record it; those that may be this machine's,
+    and are not kept: ``machine``, ``sandbox``, ``no_report``; empty if it becomes one."""
+    detail: str = ""
+    """Text behind a problem of this machine."""
+    seconds: float = 0.0
+    """Duration of the trial; 0 if an earlier version did not record it."""
 
 
 class _KeptBaseline(BaseModel):
@@ -110,7 +115,8 @@ class Measurements:
                 kept = json.loads(line)
                 failing = tuple(kept["failing"])
                 problem = kept.get("problem", "" if failing else "earlier")
-                known[kept["key"]] = Trial(failing, kept["exception"], problem)
+                seconds = float(kept.get("seconds", 0.0))
+                known[kept["key"]] = Trial(failing, kept["exception"], problem, seconds=seconds)
             except (ValueError, KeyError, TypeError):
                 continue  # cut off when the process was killed
         return known

@@ -8,34 +8,33 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import structlog
 
 from engine.config.hardening import HardeningConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.funnel import Funnel, NoTasksError, Progress, Stages
 from engine.datasets.health import row_content
 from engine.datasets.kept_results import KeptResults
 from engine.datasets.replaced import RowIdentity
 from engine.datasets.store import Dataset, load_dataset, save_dataset
-from engine.errors import DatasetError, HostError, SandboxError, describe_error
+from engine.errors import HostError, SandboxError, describe_error
 from engine.grading.grader import GRADER_VERSION
 from engine.grading.hardening.harden import Hardener
 from engine.grading.hardening.trial import Hardening, hardened_row
-from engine.redaction import redact
 from engine.sandbox.base import SandboxBackend
+from engine.threads import gather_or_cancel
 from engine.types import TaskRow
 
-Progress = Callable[[str, int, int], None]
 log = structlog.get_logger(__name__)
-STAGES = (
-    ("tasks", frozenset[str]()),
+STAGES: Stages = (
+    ("tasks", frozenset()),
     ("weak", frozenset({
-        "other_runner", "no_solution", "gold_fails", "no_wrong_patches", "strong", "sandbox", "error",
+        "waiting", "other_runner", "no_solution", "gold_fails", "no_wrong_patches", "strong", "sandbox",
+        "error",
     })),
     ("calls recorded", frozenset({"nothing_recorded"})),
     ("tests made", frozenset({"not_repeatable"})),
@@ -44,11 +43,9 @@ STAGES = (
     ("wrong patches caught", frozenset({"not_caught"})),
     ("hardened", frozenset({"not_confirmed"})),
 )  # fmt: skip
-"""Stages of the funnel, each with the reasons for which tasks do not reach it."""
+"""Stages of the funnel."""
 LOST = frozenset({"sandbox", "error"})
 """Reasons that may be this machine's: these tasks are tried again by the next run."""
-_EXAMPLES = 3
-"""Tasks that are named for each reason."""
 _VERSION = 2
 """Raise it when the result of the same task may change."""
 
@@ -127,13 +124,14 @@ async def harden_dataset(
         home: the data folder.
         backend: the sandboxes in which tests run.
         sandbox: their limits.
-        progress: called with a message, tasks done and tasks in all.
+        progress: receives a report per task, with the tasks done and all tasks.
         alternatives: patches of honest solutions, by ``RowIdentity.start`` of their tasks.
         run_id: the run that owns the sandboxes.
         seed: of the order of tests.
 
     Raises:
-        DatasetError: the dataset cannot be read, or no task of it was hardened.
+        DatasetError: the dataset cannot be read.
+        NoTasksError: no task of it was hardened.
         HostError: this machine fails.
     """
     started = time.monotonic()
@@ -141,12 +139,8 @@ async def harden_dataset(
     hardener = Hardener(config, backend=backend, sandbox=sandbox, run_id=run_id, seed=seed)
     earlier = await asyncio.to_thread(kept_hardenings, home, config, sandbox, seed)
     work = _Work(hardener=hardener, earlier=earlier, alternatives=alternatives or {})
-    results = await _results(work, dataset.rows, config.workers, progress)
-    lost = Counter(result.reason for result in results if result.reason)
-    if not len(results) - lost.total():
-        reasons = ", ".join(f"{reason} {number}" for reason, number in sorted(lost.items()))
-        details = [f"; {each.detail}" for each in results if each.reason in LOST][:1]
-        raise DatasetError(f"no task of '{config.dataset}' was hardened: {reasons}{''.join(details)}")
+    funnel = Funnel(stages=STAGES, total=len(dataset.rows), candidates=len(dataset.rows))
+    results = await _results(work, dataset.rows, config.workers, funnel, progress)
     rows = [
         row if result.reason else hardened_row(row, result)
         for row, result in zip(dataset.rows, results, strict=True)
@@ -157,59 +151,50 @@ async def harden_dataset(
         "hardened_from": config.dataset,
         "original": dict(dataset.provenance),
         "licences": dataset.provenance.get("licences", {}),
-        "funnel": _funnel(lost, len(results)),
-        "examples": _examples(dataset.rows, results),
+        **funnel.snapshot().model_dump(mode="json"),
         "tests_added": sum(len(result.tests) for result in results),
         "wrong_patches": sum(result.wrong_patches for result in results),
         "rejected_before": sum(result.rejected_before for result in results),
         "rejected_after": sum(result.rejected_after for result in results),
         "seconds": round(time.monotonic() - started, 1),
-        "hardening_seconds": round(sum(result.seconds for result in results), 1),
     }
+    if not funnel.tasks:
+        lost = next((result.detail for result in results if result.reason in LOST), "")
+        raise NoTasksError(f"no task of '{config.dataset}' was hardened", record, detail=lost)
     return await asyncio.to_thread(save_dataset, home, config.output, rows, record)
 
 
-async def _results(work: _Work, rows: Sequence[TaskRow], workers: int, progress: Progress) -> list[Hardening]:
+async def _results(
+    work: _Work, rows: Sequence[TaskRow], workers: int, funnel: Funnel, progress: Progress
+) -> list[Hardening]:
     """Harden all rows, at most ``workers`` at once; if one raises, cancel the others."""
     permits = asyncio.Semaphore(workers)
     known = await asyncio.to_thread(lambda: [work.kept(row) for row in rows])
-    results = {number: kept for number, kept in enumerate(known) if kept is not None}
+    results: dict[int, Hardening] = {}
+
+    def count(number: int, result: Hardening) -> None:
+        results[number] = result
+        funnel.tried += 1
+        funnel.trial_seconds += result.seconds
+        if result.reason:
+            name = rows[number].task.instance_id
+            funnel.lose(result.reason, name, detail=result.detail, position=number)
+        else:
+            funnel.proven += 1
+            funnel.tasks += 1
 
     def report() -> None:
-        hardened = sum(not result.reason for result in results.values())
-        progress(f"{hardened} tasks hardened so far", len(results), len(rows))
+        message = f"{funnel.tasks} tasks hardened so far"
+        progress(message, funnel.tried, len(rows), funnel=funnel.snapshot())
 
     async def handle(number: int, row: TaskRow) -> None:
         async with permits:
-            results[number] = await work.result(row)
+            count(number, await work.result(row))
         report()
 
+    for number, kept in enumerate(known):
+        if kept is not None:
+            count(number, kept)
     report()
-    try:
-        async with asyncio.TaskGroup() as group:
-            for number, row in enumerate(rows):
-                if number not in results:
-                    group.create_task(handle(number, row))
-    except ExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await gather_or_cancel(handle(number, row) for number, row in enumerate(rows) if number not in results)
     return [results[number] for number in range(len(rows))]
-
-
-def _funnel(lost: Counter[str], total: int) -> list[dict[str, Any]]:
-    """Return each stage with the tasks that reached it and those lost on the way, by reason."""
-    left, stages = total, []
-    for stage, reasons in STAGES:
-        here = {reason: lost[reason] for reason in sorted(reasons) if lost[reason]}
-        left -= sum(here.values())
-        stages.append({"stage": stage, "commits": left, "lost": here})
-    return stages
-
-
-def _examples(rows: Sequence[TaskRow], results: Sequence[Hardening]) -> dict[str, list[dict[str, str]]]:
-    """Return the first tasks of each reason."""
-    examples: dict[str, list[dict[str, str]]] = {}
-    for row, result in zip(rows, results, strict=True):
-        named = examples.setdefault(result.reason, [])
-        if result.reason and len(named) < _EXAMPLES:
-            named.append({"task": row.task.instance_id[:300], "detail": redact(result.detail).strip()})
-    return {reason: named for reason, named in examples.items() if named}

@@ -132,12 +132,30 @@ def _fine_tune(stream: Stream, yard: Yard, whole: bool) -> Summary:
             "peak_memory_mb": 800.0, "seconds": 61.0}  # fmt: skip
 
 
+FAULTS = {
+    "funnel": [
+        {"stage": "faults", "reached": 210},
+        {"stage": "tried", "reached": 75, "lost": {"not_tried": 135}},
+        {"stage": "noticed", "reached": 45, "lost": {"unnoticed": 30}},
+        {"stage": "stable", "reached": 40, "lost": {"unstable": 5}},
+    ],
+    "examples": {
+        "unnoticed": [{"origin": "pip:toolz==1.0.0", "item": "toolz/utils.py:9 raises", "detail": "<b>"}],
+    },
+    "skipped": {"pip:nothing==1": "there are no tests"},
+    "tasks": 40,
+    "trial_seconds": 90.0,
+    "disk_bytes": 4_000_000,
+}
+"""Funnel of a curation by injected faults."""
+
+
 def _curate(stream: Stream, yard: Yard, whole: bool) -> Summary:
     progress(stream, "210 candidate faults on lines that tests execute", 0, 40)
-    progress(stream, "heldout tasks" if whole else "train tasks", 40 if whole else 12, 40)
-    return {"dataset": "curated", "tasks_train": 32, "tasks_heldout": 8, "tried": 75, "dropped_unnoticed": 30,
-            "dropped_unstable": 4, "dropped_no_report": 1, "sources": 3, "sources_skipped": 1,
-            "seconds": 95.2, "peak_memory_mb": 210.5}  # fmt: skip
+    done = 40 if whole else 12
+    stream.add("run_progress", message="train tasks", done=done, total=40, funnel=FAULTS | {"tasks": done})
+    return {"dataset": "curated", "tasks_train": 32, "tasks_heldout": 8, "faults": 210, "tried": 75,
+            "noticed": 45, "stable": 40, "seconds": 95.2, "peak_memory_mb": 210.5}  # fmt: skip
 
 
 def _validate(stream: Stream, yard: Yard, whole: bool) -> Summary:

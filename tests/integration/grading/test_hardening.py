@@ -123,10 +123,10 @@ def test_weak_task_gets_tests_that_a_wrong_patch_fails_and_an_alternative_passes
     assert verdict(home, hard, WRONG) is Verdict.FAILED
     assert [verdict(home, hard, patch) for patch in (HONEST, weak.answer.gold_patch)] == [Verdict.PASSED] * 2
     assert verdict(home, hard, "") is Verdict.FAILED
-    stages = {stage["stage"]: stage["commits"] for stage in dataset.provenance["funnel"]}
+    stages = {stage["stage"]: stage["reached"] for stage in dataset.provenance["funnel"]}
     assert (stages["tasks"], stages["hardened"]) == (2, 1)
     assert hardened.summary["hardened"] == 1
-    assert dataset.provenance["examples"]["other_runner"][0]["task"] == "script"
+    assert dataset.provenance["examples"]["other_runner"][0]["item"] == "script"
     assert dataset.rows[1] == rows[1]
     assert dataset.provenance["original"] == {"seed": 1}
 

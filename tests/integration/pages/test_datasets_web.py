@@ -90,10 +90,10 @@ def test_malformed_dataset_header_has_no_provenance(home: Path, header: str) -> 
 
 
 STAGES = [
-    {"stage": "commits", "commits": 8, "lost": {}},
-    {"stage": "tests differ", "commits": 2, "written": 1, "lost": {"no_difference": 5, "collection": 1}},
+    {"stage": "commits", "reached": 8, "lost": {}},
+    {"stage": "tests differ", "reached": 2, "written": 1, "lost": {"no_difference": 5, "collection": 1}},
 ]
-EXAMPLES = {"collection": [{"repository": "r", "commit": "a" * 40, "detail": "<script>alert(1)</script>"}]}
+EXAMPLES = {"collection": [{"origin": "r", "item": "a" * 40, "detail": "<script>alert(1)</script>"}]}
 
 
 def funnel_page(**provenance: Any) -> str:
@@ -103,7 +103,7 @@ def funnel_page(**provenance: Any) -> str:
 
 def test_page_shows_the_funnel_of_commits_with_examples(home: Path) -> None:
     licences = {"https://h.example/r": "MIT OR <b>ISC</b>"}
-    page = funnel_page(funnel=STAGES, examples=EXAMPLES, seed=3, licences=licences)
+    page = funnel_page(funnel=STAGES, examples=EXAMPLES, tasks=2, seed=3, licences=licences)
     assert "r <strong>MIT OR &lt;b&gt;ISC&lt;/b&gt;</strong>" in page
     assert "From commits to tasks" in page
     assert '<span class="loss-number">5</span> tests already pass before the change' in page
@@ -130,9 +130,14 @@ def test_the_page_of_a_task_shows_how_its_statement_was_made(role: Role) -> None
 
 
 def test_page_shows_the_funnel_of_a_hardening_with_unchanged_tasks(home: Path) -> None:
-    stages = [{"stage": "weak", "commits": 1, "lost": {"strong": 3}}]
-    examples = {"strong": [{"task": "pkg__mod-" + "1" * 20, "detail": "<b>"}]}
-    page = funnel_page(funnel=stages, examples=examples, hardened_from="soft", original={"secret": "x"})
+    stages = [
+        {"stage": "tasks", "reached": 4, "lost": {}},
+        {"stage": "weak", "reached": 1, "lost": {"strong": 3}},
+    ]
+    examples = {"strong": [{"origin": "", "item": "pkg__mod-" + "1" * 20, "detail": "<b>"}]}
+    page = funnel_page(
+        funnel=stages, examples=examples, tasks=1, hardened_from="soft", original={"secret": "x"}
+    )
     assert "Hardening of soft" in page
     assert '<span class="loss-number">3</span> tests reject every wrong patch' in page
     assert f"<code>pkg__mod-{'1' * 20}</code>" in page
@@ -144,10 +149,10 @@ def test_page_shows_the_funnel_of_a_hardening_with_unchanged_tasks(home: Path) -
     [
         {"funnel": 3, "examples": {}},
         {"funnel": [3], "examples": {}},
-        {"funnel": [{"stage": "a", "commits": "x", "lost": {}}], "examples": {}},
-        {"funnel": [{"stage": "a", "commits": 1, "lost": {"b": None}}], "examples": {}},
-        {"funnel": STAGES, "examples": {"collection": [3]}},
-        {"funnel": [], "examples": {}, "licences": 3},
+        {"funnel": [{"stage": "a", "reached": "x", "lost": {}}], "tasks": 1, "examples": {}},
+        {"funnel": [{"stage": "a", "reached": 1, "lost": {"b": None}}], "tasks": 1, "examples": {}},
+        {"funnel": STAGES, "tasks": 2, "examples": {"collection": [3]}},
+        {"funnel": [], "tasks": 0, "examples": {}, "licences": 3},
     ],
 )
 def test_page_survives_malformed_funnels(home: Path, provenance: dict[str, Any]) -> None:

@@ -13,18 +13,19 @@ import pytest
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits import funnel, make
+from engine.datasets import funnel
+from engine.datasets.commits import make
 from engine.datasets.commits.filters import Candidate
-from engine.datasets.commits.funnel import NoTasksError
 from engine.datasets.commits.languages.python.environments import resolve
 from engine.datasets.commits.languages.python.language import Python
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.repositories import fetch_repository, list_commits, read_head, write_tree
 from engine.datasets.commits.trials import Trial, Workshop
+from engine.datasets.funnel import NoTasksError
 from engine.datasets.importers.formats import r2e_gym
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, HostError, PreflightError
-from engine.events.curation import CommitFunnel
+from engine.events.curation import CurationFunnel
 from engine.patches.sections import is_same_change
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import Verdict
@@ -120,7 +121,7 @@ def commits(home: Path) -> dict[str, str]:
     return history(home / "toy")
 
 
-Report = tuple[int, int, CommitFunnel | None]
+Report = tuple[int, int, CurationFunnel | None]
 
 
 async def run(
@@ -133,7 +134,7 @@ async def run(
     config = CommitCuration.model_validate(values)
     shop = Workshop(config=config, home=home, backend=backend, sandbox=SANDBOX, seed=seed)
 
-    def report(_message: str, done: int, total: int, *, funnel: CommitFunnel | None = None) -> None:
+    def report(_message: str, done: int, total: int, *, funnel: CurationFunnel | None = None) -> None:
         if reports is not None:
             reports.append((done, total, funnel))
 
@@ -159,8 +160,8 @@ def test_every_commit_is_a_task_or_lost_for_its_reason(dataset: Dataset, commits
     assert {reason: number for stage in funnel for reason, number in stage["lost"].items()} == {
         "first_commit": 1, "no_code": 1, "collection": 1, "no_difference": 1, "no_tests_run": 1,
     }  # fmt: skip
-    assert dataset.provenance["examples"]["collection"][0]["commit"] == commits["collection"]
-    assert {stage["stage"]: stage["commits"] for stage in funnel} == {
+    assert dataset.provenance["examples"]["collection"][0]["item"] == commits["collection"]
+    assert {stage["stage"]: stage["reached"] for stage in funnel} == {
         "commits": 7, "one change": 6, "has code": 5, "small enough": 5, "has tests": 5, "real change": 5,
         "new": 5, "tried": 5, "builds": 5, "tests run": 4, "tests differ": 2, "stable": 2, "stated": 2,
         "wanted": 2,

@@ -12,12 +12,17 @@ import pytest
 
 from engine.config.learning.training import CurationConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets import funnel
+from engine.datasets.curation import trials
 from engine.datasets.curation.candidates import Candidate, CandidateQueue
 from engine.datasets.curation.curate import curate
 from engine.datasets.curation.handwritten import build_task
+from engine.datasets.curation.measurements import FOLDER, Trial
+from engine.datasets.curation.trials import Curation
 from engine.datasets.sources.fetch import fetch_source
 from engine.datasets.store import Dataset, load_dataset
 from engine.errors import DatasetError, PreflightError
+from engine.events.curation import CurationFunnel
 from engine.sandbox.base import SandboxSpec
 from engine.sandbox.local.backend import LocalBackend
 from engine.types import TaskRow, Verdict
@@ -47,18 +52,19 @@ def config(home: Path, **changes: object) -> CurationConfig:
     return CurationConfig.model_validate({**values, **changes})
 
 
-async def run(home: Path, settings: CurationConfig) -> tuple[Dataset, list[str]]:
-    reports: list[tuple[str, int]] = []
-    dataset = await curate(
-        settings,
-        home=home,
-        backend=LocalBackend(home),
-        sandbox=SANDBOX,
-        progress=lambda message, done, _total: reports.append((message, done)),
-    )
-    counts = [done for _, done in reports]
+Report = tuple[str, int, CurationFunnel | None]
+
+
+async def run(home: Path, settings: CurationConfig) -> tuple[Dataset, list[Report]]:
+    reports: list[Report] = []
+
+    def report(message: str, done: int, _total: int, *, funnel: CurationFunnel | None = None) -> None:
+        reports.append((message, done, funnel))
+
+    dataset = await curate(settings, home=home, backend=LocalBackend(home), sandbox=SANDBOX, progress=report)
+    counts = [done for _, done, _ in reports]
     assert counts == sorted(counts), "what is done stays done"
-    return dataset, [message for message, _ in reports]
+    return dataset, reports
 
 
 @pytest.fixture(scope="module")
@@ -90,13 +96,18 @@ def test_curated_tasks_are_saved_and_splits_share_no_file(home: Path, dataset: D
     assert len({row.task.metadata["function"] for row in dataset.split("train")}) == 2
 
 
-def test_provenance_counts_each_tried_candidate_by_outcome(dataset: Dataset, tried: list[Candidate]) -> None:
-    counts = dataset.provenance["candidates"]
-    assert counts["kept"] == len(dataset.rows)
-    assert sum(counts.values()) == len(tried) > counts["kept"]
-    assert set(counts) - {"kept"} <= {
-        "not_wanted", "unnoticed", "odd_outcome", "unstable", "not_mended", "no_report", "sandbox", "machine",
-    }  # fmt: skip
+def test_every_fault_is_part_of_a_task_or_lost_for_its_reason(
+    dataset: Dataset, tried: list[Candidate]
+) -> None:
+    funnel = CurationFunnel.model_validate(
+        {name: dataset.provenance[name] for name in CurationFunnel.model_fields}
+    )
+    stages = {stage.stage: stage.reached for stage in funnel.funnel}
+    lost = {reason: number for stage in funnel.funnel for reason, number in stage.lost.items()}
+    assert (stages["tried"], stages["wanted"], funnel.tasks) == (len(tried), 3, 3)
+    assert stages["faults"] == 3 + sum(lost.values())
+    assert funnel.trial_seconds > 0
+    assert funnel.disk_bytes > 0
 
 
 def test_unusable_tests_are_never_required(dataset: Dataset) -> None:
@@ -143,10 +154,10 @@ async def test_image_contains_the_fault_once_and_runs_the_tests(home: Path, data
 async def test_same_inputs_reuse_the_dataset_and_changed_inputs_rebuild_it(
     home: Path, dataset: Dataset
 ) -> None:
-    reused, messages = await run(home, config(home, workers=1))
+    reused, reports = await run(home, config(home, workers=1))
     assert reused.rows == dataset.rows
-    assert "dataset 'toy' is up to date" in messages
-    rebuilt, messages = await run(home, config(home, train_tasks=1, heldout_tasks=0, hint="function"))
+    assert reports == [("dataset 'toy' is up to date", 3, None)]
+    rebuilt, _ = await run(home, config(home, train_tasks=1, heldout_tasks=0, hint="function"))
     assert [row.split for row in rebuilt.rows] == ["train"]
     assert "line " not in rebuilt.rows[0].task.problem_statement.split("\n")[1]
 
@@ -158,10 +169,67 @@ async def test_repeated_curation_reuses_stored_trials_and_opens_no_sandbox(
         pytest.fail("a sandbox was opened")
 
     monkeypatch.setattr(LocalBackend, "open", refuse)
-    repeated, messages = await run(home, config(home, output="again"))
+    repeated, reports = await run(home, config(home, output="again"))
     assert repeated.rows == dataset.rows
-    assert repeated.provenance["candidates"] == dataset.provenance["candidates"], "kept with their reasons"
-    assert not any("baseline" in message for message in messages)
+    for name in CurationFunnel.model_fields:
+        assert repeated.provenance[name] == dataset.provenance[name]
+    assert [funnel is not None for *_, funnel in reports] == [False] * (len(reports) - 1) + [True]
+    assert not any("baseline" in message for message, *_ in reports)
+
+
+async def test_a_cancelled_curation_goes_on_with_the_numbers_it_had(
+    home: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancel it twice: each attempt reports no less, and the last one ends as an unbroken one."""
+    tree = write_toy(home / "broken-off")
+    tried: list[Candidate] = []
+    cancel_after: list[int] = []
+
+    async def notice(curation: Curation, candidate: Candidate) -> Trial:
+        if cancel_after == [len(tried)]:
+            attempt.cancel()
+        await asyncio.sleep(0.01)
+        tried.append(candidate)
+        is_noticed = len(candidate.fault.mutated) % 3 == 0
+        return Trial(failing=candidate.tests[:1]) if is_noticed else Trial(problem="unnoticed")
+
+    monkeypatch.setattr(trials, "_try", notice)
+    monkeypatch.setattr(funnel, "_REPORT_EVERY_S", 0.0)
+    settings = config(home, sources=(str(tree),), output="broken", train_tasks=6, workers=1)
+    states: list[CurationFunnel] = []
+
+    def report(_message: str, _done: int, _total: int, *, funnel: CurationFunnel | None = None) -> None:
+        states.extend([funnel] if funnel is not None else [])
+
+    def attempt_of(output: str) -> asyncio.Task[Dataset]:
+        changed = settings.model_copy(update={"output": output})
+        backend = LocalBackend(home)
+        return asyncio.create_task(
+            curate(changed, home=home, backend=backend, sandbox=SANDBOX, progress=report)
+        )
+
+    for last in (3, 9):
+        cancel_after[:] = [last]
+        attempt = attempt_of("broken")
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+    cancel_after.clear()
+    broken = await attempt_of("broken")
+    assert len(tried) == len({candidate.mutated for candidate in tried})
+    assert [(item["item"], item["detail"]) for item in broken.provenance["examples"]["unnoticed"]] == [
+        (f"{c.path}:{c.fault.line} {c.fault.function}",
+         f"{c.fault.kind}\n-{c.fault.original}\n+{c.fault.mutated}")
+        for c in tried if len(c.fault.mutated) % 3
+    ][:3]  # fmt: skip
+    for name in ("tried", "mended"):
+        counts = [stage.reached for state in states for stage in state.funnel if stage.stage == name]
+        assert counts == sorted(counts)
+    [kept] = (home / FOLDER).glob("broken-off-*/trials.jsonl")
+    kept.unlink()
+    unbroken = await attempt_of("unbroken")
+    assert unbroken.rows == broken.rows
+    for name in {*CurationFunnel.model_fields} - {"trial_seconds"}:
+        assert unbroken.provenance[name] == broken.provenance[name]
 
 
 async def test_curation_without_usable_sources_reports_each_reason(home: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.safestring import SafeString
 
 from engine.events.health import RowStatus, SideOutcome
-from webapp.core.contexts.commit_funnel import FunnelTable, build_funnel
+from webapp.core.contexts.curation_funnel import FunnelTable, build_funnel
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.row_status import LOOKS
 from webapp.core.selectors import Page

@@ -77,7 +77,7 @@ class RunDetail(RunOut):
 
     config: dict[str, Any]
     funnel: dict[str, Any]
-    """State of a curation from commits: stages, lost commits with examples, time and disk; else empty."""
+    """State of a curation: stages, lost items with examples, time and disk; else empty."""
 
 
 class RunCosts(RunDetail):

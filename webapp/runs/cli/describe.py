@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from engine.terminal import visible_line
 from webapp.core.cli import CommandError
-from webapp.core.contexts.commit_funnel import build_funnel
+from webapp.core.contexts.curation_funnel import build_funnel
 from webapp.core.contexts.words import in_words
 from webapp.experiments import services as experiments
 from webapp.experiments.models import Experiment
@@ -85,19 +85,19 @@ def describe_collection(state: Mapping[str, Any]) -> list[str]:
 
 
 def describe_funnel(run: Run) -> list[str]:
-    """Return a line per stage of a curation from commits; empty for other runs."""
+    """Return a line per stage of a curation's funnel; empty for other runs."""
     funnel = build_funnel(run.funnel)
     if funnel is None:
         return []
     lines = []
     for stage in funnel.stages:
         dropped = ", ".join(f"{loss.words} {loss.number}" for loss in stage.losses)
-        lines.append(f"{stage.name:14} {stage.commits:7}  {dropped}".rstrip())
-    if funnel.seconds is not None and funnel.disk_bytes is not None:
-        lines.append(
-            f"per task: {funnel.seconds / 60:.1f} min in trials, {funnel.disk_bytes / 2**20:.1f} MB of disk"
-        )
-    lines += [f"not used: {repository}: {reason}" for repository, reason in funnel.skipped]
+        lines.append(f"{stage.name:20} {stage.reached:7}  {dropped}".rstrip())
+    costs = [f"{funnel.seconds / 60:.1f} min in trials"] if funnel.seconds is not None else []
+    costs += [f"{funnel.disk_bytes / 2**20:.1f} MB of disk"] if funnel.disk_bytes is not None else []
+    if costs:
+        lines.append(f"per task: {', '.join(costs)}")
+    lines += [f"not used: {origin}: {reason}" for origin, reason in funnel.skipped]
     return [visible_line(line) for line in lines]
 
 

@@ -76,7 +76,7 @@ class Run(models.Model):
     collection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """State of its collection or evaluation: ``engine.events.types.CollectionProgress``; empty otherwise."""
     funnel: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
-    """State of its curation from commits: ``engine.events.curation.CommitFunnel``; empty otherwise."""
+    """State of its curation: ``engine.events.curation.CurationFunnel``; empty otherwise."""
     selection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """Split → number of its tasks in use, and number left out by reason."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from engine.datasets.curation import curate as curate_module
+from engine.datasets.curation import trials
 from engine.datasets.curation.measurements import Trial
 from engine.errors import DatasetError
 from engine.testing.testrun import TestRun
@@ -29,19 +29,19 @@ async def test_curation_repeats_trials_without_a_report_and_keeps_finished_ones(
         return TestRun(timed_out=True, problem="the tests hit their deadline")
 
     with monkeypatch.context() as patched:
-        patched.setattr(curate_module, "run_tests", time_out)
+        patched.setattr(trials, "run_tests", time_out)
         with pytest.raises(DatasetError, match="detected no injected fault"):
             await run(home, settings)
     tried: list[str] = []
-    try_fault = curate_module._try
+    try_fault = trials._try
 
-    async def interrupt_second_trial(*arguments: Any) -> Trial | None:
+    async def interrupt_second_trial(*arguments: Any) -> Trial:
         if len(tried) == 1:
             raise InterruptedError
         tried.append(arguments[1].mutated)
         return await try_fault(*arguments)
 
-    monkeypatch.setattr(curate_module, "_try", interrupt_second_trial)
+    monkeypatch.setattr(trials, "_try", interrupt_second_trial)
     with pytest.raises(InterruptedError):
         await run(home, settings)
     first = list(tried)

@@ -32,8 +32,10 @@ MADE = {
     ),
     "train-judge": ("Loss 0.75 last step", "Trajectories used 21", "learned from run", "checkpoint run:"),
     "curate": (
-        "Training tasks 32", "Held-out tasks 8", "Faults tried 75", "became tasks 40 dropped 35",
-        "30 no test detects the fault", "tasks of curated", "Open the dataset",
+        "Tasks 40 at most 64 wanted", "From faults to tasks", "Tried 75 35.7 % 135 not tried: enough tasks",
+        "30 no test detects the fault pip:toolz==1.0.0 toolz/utils.py:9 raises &lt;b&gt;",
+        "Sources that were not used pip:nothing==1: there are no tests", "tasks of curated",
+        "Open the dataset",
     ),
     "validate": (
         "Valid rows 1 of 4", "Quarantined 2", "valid 1 no-op passes 1 gold fails 1",

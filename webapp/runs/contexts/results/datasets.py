@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from engine.events.health import RowStatus
 from engine.types import RunState
-from webapp.core.contexts.commit_funnel import build_funnel
+from webapp.core.contexts.curation_funnel import build_funnel
 from webapp.core.contexts.row_status import LOOKS
 from webapp.core.contexts.words import count, in_words
 from webapp.datasets.models.datasets import Dataset
@@ -18,14 +18,6 @@ from webapp.runs.models.runs import Run
 from webapp.runs.selectors import results as reads
 
 MOST_FAULTS = 20
-_DROPPED = {
-    "unnoticed": "no test detects the fault", "unstable": "test outcomes differ between runs",
-    "not_mended": "tests also fail with the fault reverted",
-    "odd_outcome": "a test is skipped or not reported with the fault",
-    "no_report": "a test run produced no report", "sandbox": "the sandbox failed",
-    "machine": "this machine failed", "not_wanted": "enough tasks were found",
-    "earlier": "tried and dropped by an earlier version",
-}  # fmt: skip
 _EXCLUDED = {
     "language": "another language", "repository": "another repository", "ungradable": "cannot be graded here",
     "statement:short": "statement too short", "statement:long": "statement too long",
@@ -38,41 +30,11 @@ _EXCLUDED = {
 
 
 def curation(run: Run, made: Dataset | None) -> RunResults:
-    """Return tasks by split, and dropped candidate faults by reason."""
-    summary = run.summary
-    splits = prefixed(summary, "tasks_")
-    dropped = prefixed(summary, "dropped_")
-    tried, lost = count_of(summary, "tried"), sum(number for _, number in dropped)
-    skipped = made.provenance.get("skipped", {}) if made is not None else {}
-    return RunResults(
-        title="Candidate faults",
-        about="a fault becomes a task if the tests detect it in every run",
-        figures=(
-            *(Figure(label=f"{_split(split)} tasks", value=number) for split, number in splits),
-            *([Figure(label="Faults tried", value=tried)] if tried is not None else []),
-        ),
-        parts=(
-            Part(label="became tasks", css="passed", amount=tried - lost),
-            Part(label="dropped", css="zero", amount=lost),
-        )
-        if tried is not None
-        else (),
-        reasons=tuple(Reason(label=in_words(name, _DROPPED), amount=number) for name, number in dropped),
-        faults=tuple(
-            Fault(name=source, url="", status="source not used", css="warning", reason=str(reason))
-            for source, reason in list(skipped.items())[:MOST_FAULTS]
-        ),
-        num_faults=len(skipped),
-        links=_dataset_links(made),
-    )
-
-
-def commit_curation(run: Run, made: Dataset | None) -> RunResults:
-    """Return the funnel from commits to tasks, as last reported."""
+    """Return the funnel from commits or faults to tasks, as last reported."""
     funnel = build_funnel(run.funnel)
     wanted = sum(int(run.config["curation"][name]) for name in ("train_tasks", "heldout_tasks"))
     return RunResults(
-        title="From commits to tasks",
+        title=f"From {run.config.get('source', 'faults')} to tasks",
         figures=(
             Figure(
                 label="Tasks", value=funnel.tasks if funnel else None, sub=f"at most {count(wanted)} wanted"
@@ -81,7 +43,7 @@ def commit_curation(run: Run, made: Dataset | None) -> RunResults:
                 label="Time per task",
                 value=funnel.seconds if funnel else None,
                 form="seconds",
-                sub="trials of all commits",
+                sub="trials of all candidates",
             ),
             Figure(
                 label="Disk per task",
@@ -114,6 +76,7 @@ def hardening(run: Run, made: Dataset | None) -> RunResults:
         )
         if tasks is not None and hardened is not None
         else (),
+        funnel=build_funnel(run.funnel),
         links=_dataset_links(made),
     )
 
@@ -159,10 +122,6 @@ def importation(run: Run, made: Dataset | None) -> RunResults:
         ),
         links=_dataset_links(made),
     )  # fmt: skip
-
-
-def _split(name: str) -> str:
-    return {"train": "Training", "heldout": "Held-out"}.get(name, name.capitalize())
 
 
 def _dataset_links(made: Dataset | None) -> tuple[tuple[str, str], ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from engine.evaluation.endings import Endings
-from webapp.core.contexts.commit_funnel import FunnelTable
+from webapp.core.contexts.curation_funnel import FunnelTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class RunResults:
     faults: tuple[Fault, ...] = ()
     num_faults: int = 0
     funnel: FunnelTable | None = None
-    """Funnel of a curation from commits."""
+    """Funnel of a curation or hardening."""
     links: tuple[tuple[str, str], ...] = ()
     """Label and address of each output."""
 

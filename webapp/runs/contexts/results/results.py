@@ -28,8 +28,6 @@ def build_results(run: Run, points: Sequence[Point], *, made: Dataset | None) ->
     if run.checks_rows:
         return rollouts.row_check(run)
     match run.kind:
-        case RunKind.CURATE if run.config.get("source") == "commits":
-            return datasets.commit_curation(run, made)
         case RunKind.CURATE if run.config.get("source") == "hardening":
             return datasets.hardening(run, made)
         case RunKind.CURATE:

@@ -1,4 +1,4 @@
-"""Funnel from commits to tasks or of a hardening: stages, and examples of what was lost at each."""
+"""Funnel of a curation or hardening: stages, and examples of what was lost at each."""
 
 from __future__ import annotations
 
@@ -30,29 +30,34 @@ _WORDS = {
     "no_solution": "no solution", "gold_fails": "solution fails", "no_wrong_patches": "no wrong patches",
     "nothing_recorded": "no call with literal arguments", "not_repeatable": "results vary or are no literals",
     "gold": "solution fails the new tests", "alternatives": "an honest alternative fails the new tests",
+    "enough_tries": "not tried: enough tries of their functions", "no_report": "a test run gave no report",
+    "unnoticed": "no test detects the fault",
+    "odd_outcome": "a test is skipped or not reported with the fault",
+    "earlier": "tried and dropped by an earlier version",
+    "not_mended": "tests also fail with the fault reverted",
     "not_caught": "no new test fails a wrong patch", "not_confirmed": "solution fails the changed task",
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A commit that became no task, or a task that stays as it is."""
+    """A commit or fault that became no task, or a task that stays as it is."""
 
-    repository: str
-    """Repository of a commit; empty for a task."""
-    commit: str
-    """Start of a commit's hash, or a task's instance id."""
+    origin: str
+    """Repository of a commit or source of a fault; empty for a task."""
+    item: str
+    """Start of a commit's hash, place of a fault, or a task's instance id."""
     detail: str
 
     @property
     def name(self) -> str:
-        """Return the last part of the repository's folder or address."""
-        return self.repository.rstrip("/").rpartition("/")[2]
+        """Return the last part of the origin's folder or address."""
+        return self.origin.rstrip("/").rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Commits lost for one reason."""
+    """Items lost for one reason."""
 
     reason: str
     words: str
@@ -65,9 +70,9 @@ class Stage:
     """A stage of the funnel."""
 
     name: str
-    commits: int
+    reached: int
     percent: float
-    """Share of all commits that reached it, percent."""
+    """Share of all items that reached it, percent."""
     written: int
     """Commits among them with tests by a model."""
     losses: tuple[Loss, ...]
@@ -77,6 +82,8 @@ class Stage:
 class FunnelTable:
     """The funnel, with what a task took on average."""
 
+    items: str
+    """Name of the items: ``commits``, ``faults``, or ``tasks`` of a hardening."""
     stages: tuple[Stage, ...]
     tasks: int
     seconds: float | None
@@ -84,54 +91,56 @@ class FunnelTable:
     disk_bytes: float | None
     """Images and environments per task, bytes; None as above."""
     skipped: tuple[tuple[str, str], ...]
-    """Repositories that could not be used, with the reasons."""
+    """Repositories or sources that could not be used, with the reasons."""
     hardened_from: str
-    """Dataset whose tasks were hardened; empty if the tasks were made of commits."""
+    """Dataset whose tasks were hardened; empty where it is not known, and for other funnels."""
 
 
 def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
     """Return the funnel of a record, or None if it has none or is malformed.
 
     Args:
-        record: a run's ``funnel`` (``engine.events.curation.CommitFunnel``), or a dataset's provenance.
+        record: a run's ``funnel`` (``engine.events.curation.CurationFunnel``), or a dataset's provenance.
     """
     stages, examples, skipped = record.get("funnel"), record.get("examples"), record.get("skipped", {})
     if not isinstance(stages, list) or not isinstance(examples, dict) or not isinstance(skipped, dict):
         return None
     try:
-        total = max(stage["commits"] for stage in stages)
-        table = tuple(
-            Stage(
-                str(stage["stage"]),
-                int(stage["commits"]),
-                100 * stage["commits"] / total if total else 0.0,
-                int(stage.get("written", 0)),
-                tuple(_loss(reason, number, examples) for reason, number in stage["lost"].items()),
-            )
-            for stage in stages
-        )
-        tasks = table[-1].commits
+        items, tasks = str(stages[0]["stage"]), int(record["tasks"])
+        total = max(stage["reached"] for stage in stages)
         return FunnelTable(
-            stages=table,
+            items=items,
+            stages=tuple(
+                Stage(
+                    str(stage["stage"]),
+                    int(stage["reached"]),
+                    100 * stage["reached"] / total if total else 0.0,
+                    int(stage.get("written", 0)),
+                    tuple(_loss(items, reason, number, examples) for reason, number in stage["lost"].items()),
+                )
+                for stage in stages
+            ),
             tasks=tasks,
             seconds=_each(record.get("trial_seconds"), tasks),
             disk_bytes=_each(record.get("disk_bytes"), tasks),
             skipped=tuple((str(spec), str(reason)) for spec, reason in skipped.items()),
             hardened_from=str(record.get("hardened_from", "")),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except (IndexError, KeyError, TypeError, ValueError, AttributeError):
         return None
 
 
 def _each(amount: object, number: int) -> float | None:
-    return amount / number if isinstance(amount, int | float) and number else None
+    return amount / number if isinstance(amount, int | float) and amount and number else None
 
 
-def _loss(reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
+def _loss(items: str, reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
     shown = tuple(
-        Example("", str(example["task"]), str(example["detail"]))
-        if "task" in example
-        else Example(str(example["repository"]), str(example["commit"])[:12], str(example["detail"]))
+        Example(
+            str(example["origin"]),
+            str(example["item"])[: 12 if items == "commits" else None],
+            str(example["detail"]),
+        )
         for example in examples.get(reason, ())
     )
     return Loss(str(reason), _WORDS.get(reason, reason), int(number), shown)

@@ -1,4 +1,4 @@
-"""Page, API and terminal of a curation from commits: its funnel while it runs, and after a kill."""
+"""Page, API and terminal of a curation: its funnel while it runs, and after a kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from pydantic import ValidationError
 
-from engine.events.curation import CommitFunnel
+from engine.events.curation import CurationFunnel
 from tests.builders.web.event_builders import Stream
 from tests.builders.web.html_regions import inner_html
 from tests.builders.web.web_builders import launched, make_user, post, relaunched
@@ -22,18 +22,18 @@ from webapp.runs.services import runs
 pytestmark = pytest.mark.django_db
 STATE: dict[str, Any] = {
     "funnel": [
-        {"stage": "commits", "commits": 40},
-        {"stage": "has tests", "commits": 12, "lost": {"no_tests": 28}},
-        {"stage": "tried", "commits": 5, "lost": {"waiting": 7}},
+        {"stage": "commits", "reached": 40},
+        {"stage": "has tests", "reached": 12, "lost": {"no_tests": 28}},
+        {"stage": "tried", "reached": 5, "lost": {"waiting": 7}},
         {
             "stage": "wanted",
-            "commits": 3,
+            "reached": 3,
             "lost": {"does_not_build": 2},
             "written": 0,
         },
     ],
     "examples": {
-        "does_not_build": [{"repository": "r", "commit": "a" * 40, "detail": "<script>alert(1)</script>"}]
+        "does_not_build": [{"origin": "r", "item": "a" * 40, "detail": "<script>alert(1)</script>"}]
     },
     "skipped": {"https://h.example/x": "has no commits"},
     "tasks": 3,
@@ -84,7 +84,7 @@ def test_page_api_and_terminal_show_the_funnel_of_a_live_run(operator: Client) -
     assert text_of(fragments["run-results"]) == results
     answer = operator.get(f"/api/v1/runs/{run.pk}").json()
     assert answer["funnel"]["funnel"][3] == {
-        "stage": "wanted", "commits": 3, "lost": {"does_not_build": 2}, "written": 0,
+        "stage": "wanted", "reached": 3, "lost": {"does_not_build": 2}, "written": 0,
     }  # fmt: skip
     lines = describe_funnel(run)
     assert [line.split()[-1] for line in lines[:3]] == ["40", "28", "7"]
@@ -109,12 +109,12 @@ def test_a_later_attempt_keeps_the_numbers_until_it_has_its_own(operator: Client
     "changes",
     [
         {"disk_bytes": 2**63},
-        {"funnel": [{"stage": "x", "commits": -1}]},
-        {"funnel": [{"stage": "x", "commits": 1}] * 33},
-        {"examples": {"x": [{"repository": "r" * 301, "commit": "c"}]}},
+        {"funnel": [{"stage": "x", "reached": -1}]},
+        {"funnel": [{"stage": "x", "reached": 1}] * 33},
+        {"examples": {"x": [{"origin": "r" * 301, "item": "c"}]}},
         {"trial_seconds": float("inf")},
     ],
 )
 def test_a_malformed_funnel_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        CommitFunnel.model_validate(STATE | changes)
+        CurationFunnel.model_validate(STATE | changes)

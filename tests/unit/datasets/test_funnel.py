@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.datasets.commits.funnel import Funnel
 from engine.datasets.commits.languages.base import UnsuitableError
 from engine.datasets.commits.languages.javascript.language import JavaScript
-from engine.datasets.commits.repositories import Repository
+from engine.datasets.funnel import Funnel
 from engine.errors import PreflightError
 
 
@@ -22,8 +21,7 @@ def test_a_detail_with_half_a_surrogate_pair_is_reported(tmp_path: Path) -> None
         pytest.skip(str(error))
     with pytest.raises(UnsuitableError) as raised:
         language.open_project(tmp_path)
-    funnel = Funnel(wanted=1, total=1)
-    repository = Repository(spec="/toy", name="toy", folder=tmp_path, head="a" * 40)
-    funnel.lose(raised.value.reason, repository, "a" * 40, raised.value.detail)
+    funnel = Funnel(stages=(("commits", frozenset()),), total=1)
+    funnel.lose(raised.value.reason, "a" * 40, origin="/toy", detail=raised.value.detail)
     (example,) = funnel.snapshot().examples["no_tests_run"]
     assert example.detail.endswith("node --test: \ufffd")
