@@ -170,7 +170,7 @@ class SftConfig(Section):
 
 
 class CurationConfig(Section):
-    """Creation of tasks from a Python source tree with tests, by injecting one fault at a time."""
+    """Creation of tasks from a Python source tree with tests, by injecting faults."""
 
     sources: Annotated[tuple[str, ...], SourceTrees()] = Field(min_length=1)
     """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
@@ -188,6 +188,8 @@ class CurationConfig(Section):
     """Maximum length of a function that receives a fault, lines."""
     fault_kinds: tuple[FaultKind, ...] = ()
     """Kinds of fault to inject; empty uses every kind."""
+    faults_per_task: int = Field(default=1, ge=1, le=4)
+    """Number of faults of a task, in different functions of one file."""
     test_timeout_s: float = Field(default=30.0, gt=0)
     """Time limit of one run of a source's tests, seconds."""
     extra_tasks: tuple[Text, ...] = ()

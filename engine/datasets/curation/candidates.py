@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 
 import structlog
 
@@ -26,21 +26,27 @@ _TRIES_PER_FUNCTION = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate:
-    """A fault that the tests may detect."""
+    """A fault, or several in different functions of a file, that the tests may detect."""
 
     baseline: Baseline
     path: str
     source: str
     """Text of the intact file."""
-    fault: Fault
+    faults: tuple[Fault, ...]
+    """In order of appearance; several once they are combined."""
     num_faults: int
-    """Number of possible faults in the same function, i.e. of suspect places."""
+    """Number of possible faults in the same functions, i.e. of suspect places."""
     tests: tuple[str, ...]
 
     @property
+    def fault(self) -> Fault:
+        """Return the first fault."""
+        return self.faults[0]
+
+    @property
     def mutated(self) -> str:
-        """Return the text of the file with the fault."""
-        return apply_fault(self.source, self.fault)
+        """Return the text of the file with the faults."""
+        return reduce(apply_fault, self.faults, self.source)
 
     @property
     def function(self) -> tuple[str, str, int]:
@@ -84,7 +90,7 @@ def find_candidates(
                     baseline=baseline,
                     path=path,
                     source=source,
-                    fault=fault,
+                    faults=(fault,),
                     num_faults=per_function[fault.function_first_line],
                     tests=_relevant_tests(baseline, path, fault),
                 )

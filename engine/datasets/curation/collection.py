@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from engine.config.learning.training import CurationConfig
 from engine.datasets.curation.candidates import Candidate, CandidateQueue
+from engine.datasets.curation.combination import Combiner, combine, problem_of
 from engine.datasets.curation.injected import DetectedFault, make_row
+from engine.datasets.curation.measurements import Trial
 from engine.datasets.curation.trials import Curation, despite_host, try_candidate
 from engine.datasets.funnel import Stages, reporting
 from engine.errors import HostError
@@ -22,10 +25,16 @@ STAGES: Stages = (
     ("noticed", frozenset({"unnoticed", "odd_outcome", "earlier"})),
     ("stable", frozenset({"unstable"})),
     ("mended", frozenset({"not_mended"})),
+    ("combined", frozenset({"uncombined", "not_combined", "alone", "combination", "inert"})),
     ("wanted", frozenset({"not_wanted"})),
 )
-"""Stages of the funnel."""
+"""Stages of the funnel; ``combined`` only where tasks have several faults."""
 _BATCH_PER_WORKER = 8
+
+
+def stages(config: CurationConfig) -> Stages:
+    """Return the stages of the funnel."""
+    return tuple(stage for stage in STAGES if stage[0] != "combined" or config.faults_per_task > 1)
 
 
 async def collect(run: Curation, candidates: Sequence[Candidate], split: str, wanted: int) -> list[TaskRow]:
@@ -40,12 +49,17 @@ async def collect(run: Curation, candidates: Sequence[Candidate], split: str, wa
         wanted=wanted,
         queue=CandidateQueue(candidates, seed=run.seed),
         permits=asyncio.Semaphore(run.config.workers),
+        combiner=Combiner(run.config.faults_per_task),
         tasks_before=run.funnel.tasks,
     )
     async with reporting(run.funnel, run.progress, f"{split} tasks", run.amounts):
         while len(collection.rows) < wanted and await collection.try_batch():
             pass
-    if len(collection.rows) < wanted:
+    is_short = len(collection.rows) < wanted
+    for detected in collection.combiner.waiting:
+        run.funnel.undecided["uncombined"] -= 1
+        collection.lose(detected.candidate, "alone" if is_short else "not_combined")
+    if is_short:
         run.say(f"only {len(collection.rows)} of {wanted} {split} tasks found")
         for candidate in collection.queue.left():
             run.funnel.candidates -= 1
@@ -62,6 +76,7 @@ class _Collection:
     wanted: int
     queue: CandidateQueue
     permits: asyncio.Semaphore
+    combiner: Combiner
     tasks_before: int
     """Tasks of earlier splits."""
     rows: list[TaskRow] = field(default_factory=list)
@@ -71,44 +86,71 @@ class _Collection:
 
     async def try_batch(self) -> bool:
         """Try the next candidates and make tasks of proven faults; return False if no candidate is left."""
-        size = min(_BATCH_PER_WORKER * self.run.config.workers, 2 * (self.wanted - len(self.rows)))
-        batch = self.queue.take(size)
-        for detected in await self._detect(batch):
+        config = self.run.config
+        missing = config.faults_per_task * (self.wanted - len(self.rows))
+        batch = self.queue.take(min(_BATCH_PER_WORKER * config.workers, 2 * missing))
+        first = self.run.funnel.tried
+        proven = await self._prove(
+            batch, lambda number, trial: self._detected(batch[number], trial, first + number)
+        )
+        for detected in proven:
+            self.queue.keep(detected.candidate)
+        if config.faults_per_task > 1:
+            proven = await self._combine(proven)
+        for detected in proven:
             if len(self.rows) < self.wanted:
                 await self._make_task(detected)
         return bool(batch)
 
-    async def _detect(self, batch: Sequence[Candidate]) -> list[DetectedFault]:
-        """Return the candidates whose fault the tests detect every time, in their order."""
-        first = self.run.funnel.tried
-        kept = [number for number, item in enumerate(batch) if self.run.kept_trial(item) is not None]
-        new = [number for number in range(len(batch)) if number not in kept]
-        detected: dict[int, DetectedFault | None] = {}
+    async def _prove(
+        self, candidates: Sequence[Candidate], judge: Callable[[int, Trial], bool]
+    ) -> list[DetectedFault]:
+        """Try candidates; return those that ``judge`` accepts by number and trial, in their order."""
+        kept = [number for number, item in enumerate(candidates) if self.run.kept_trial(item) is not None]
+        new = [number for number in range(len(candidates)) if number not in kept]
+        detected: dict[int, DetectedFault] = {}
 
-        async def detect(number: int) -> None:
-            detected[number] = await self._detect_one(batch[number], position=first + number)
+        async def prove(number: int) -> None:
+            candidate = candidates[number]
+            async with self.permits:
+                trial = await try_candidate(self.run, candidate)
+            self.run.funnel.trial_seconds += trial.seconds
+            if judge(number, trial):
+                detected[number] = DetectedFault.of(candidate, trial)
 
         # Kept trials count before the first report of this attempt: an earlier one has reported them.
-        await gather_or_cancel(detect(number) for number in kept)
+        await gather_or_cancel(prove(number) for number in kept)
         self.run.funnel.is_live |= bool(new)
-        await gather_or_cancel(detect(number) for number in new)
-        return [fault for _, fault in sorted(detected.items()) if fault is not None]
+        await gather_or_cancel(prove(number) for number in new)
+        return [fault for _, fault in sorted(detected.items())]
 
-    async def _detect_one(self, candidate: Candidate, *, position: int) -> DetectedFault | None:
-        async with self.permits:
-            trial = await try_candidate(self.run, candidate)
+    def _detected(self, candidate: Candidate, trial: Trial, position: int) -> bool:
+        """Count a tried candidate; return whether the tests detect its fault every time."""
         self.run.funnel.tried += 1
-        self.run.funnel.trial_seconds += trial.seconds
         if trial.problem:
             self.lose(candidate, trial.problem, detail=trial.detail, position=position)
-            return None
-        self._count_proven(1)
-        return DetectedFault(
-            candidate=candidate,
-            failing=trial.failing,
-            passing=tuple(test for test in candidate.tests if test not in trial.failing),
-            exception=trial.exception,
-        )
+        elif self.combiner.size > 1:
+            self.run.funnel.undecided["uncombined"] += 1
+        else:
+            self._count_proven(1)
+        return not trial.problem
+
+    async def _combine(self, detected: Sequence[DetectedFault]) -> list[DetectedFault]:
+        """Return proven combinations of these faults and of those that wait."""
+        groups = [group for fault in detected if (group := self.combiner.add(fault))]
+        first = self.run.funnel.tried
+
+        def judge(number: int, trial: Trial) -> bool:
+            group = groups[number]
+            self.run.funnel.undecided["uncombined"] -= len(group)
+            problem, detail = problem_of(group, trial), f"{trial.problem} {trial.detail}"
+            for fault in group if problem else ():
+                self.lose(fault.candidate, problem, detail=detail, position=first + number)
+            if not problem:
+                self._count_proven(1)
+            return not problem
+
+        return await self._prove([combine(group) for group in groups], judge)
 
     async def _make_task(self, detected: DetectedFault) -> None:
         run = self.run
@@ -118,22 +160,21 @@ class _Collection:
             self._count_proven(-1)
             self.lose(detected.candidate, "machine", detail=str(row))
             return
-        self.queue.keep(detected.candidate)
         self.rows.append(row)
         await in_thread(partial(run.funnel.measure, run.home, row.task.image.removeprefix("local:")))
 
     def _count_proven(self, change: int) -> None:
         self._proven += change
-        self.run.funnel.proven += change
+        self.run.funnel.proven += change * self.combiner.size
         self.run.funnel.tasks = self.tasks_before + min(self._proven, self.wanted)
 
     def lose(self, candidate: Candidate, reason: str, *, detail: str = "", position: int = 0) -> None:
-        """Count a candidate that becomes no task."""
-        fault = candidate.fault
-        self.run.funnel.lose(
-            reason,
-            f"{candidate.path}:{fault.line} {fault.function}",
-            origin=candidate.baseline.source.spec,
-            detail=f"{fault.kind}\n-{fault.original}\n+{fault.mutated}\n{detail}",
-            position=position,
-        )
+        """Count the faults of a candidate that becomes no task."""
+        for fault in candidate.faults:
+            self.run.funnel.lose(
+                reason,
+                f"{candidate.path}:{fault.line} {fault.function}",
+                origin=candidate.baseline.source.spec,
+                detail=f"{fault.kind}\n-{fault.original}\n+{fault.mutated}\n{detail}",
+                position=position,
+            )

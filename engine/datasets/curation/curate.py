@@ -19,7 +19,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation import handwritten
 from engine.datasets.curation.baseline import Baseline, ensure_image, image_name, measure_baseline
 from engine.datasets.curation.candidates import find_candidates, split_by_file
-from engine.datasets.curation.collection import STAGES, collect
+from engine.datasets.curation.collection import collect, stages
 from engine.datasets.curation.measurements import Measurements
 from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.curation.trials import Curation
@@ -67,7 +67,7 @@ async def curate(
         sandbox=sandbox,
         progress=progress,
         seed=seed,
-        funnel=Funnel(stages=STAGES),
+        funnel=Funnel(stages=stages(config), per_task=config.faults_per_task),
     )
     prepared = await _prepare(run)
     fingerprint = _fingerprint(run, prepared)

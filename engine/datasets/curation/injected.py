@@ -1,4 +1,4 @@
-"""Conversion of a detected fault into a task: statement, required tests, gold patch, image."""
+"""Conversion of detected faults into a task: statement, required tests, gold patch, image."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from engine.datasets.curation.baseline import image_environment
 from engine.datasets.curation.candidates import Candidate
+from engine.datasets.curation.measurements import Trial
 from engine.datasets.curation.statements import Hint, problem_statement
 from engine.datasets.store import with_content_id
 from engine.patches.diff import diff_texts
@@ -26,16 +27,26 @@ WORKDIR = "/testbed"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetectedFault:
-    """A candidate whose fault the tests detect every time."""
+    """A candidate whose faults the tests detect every time."""
 
     candidate: Candidate
     failing: tuple[str, ...]
     passing: tuple[str, ...]
     exception: str
 
+    @classmethod
+    def of(cls, candidate: Candidate, trial: Trial) -> Self:
+        """Return a candidate with the outcome of its trial."""
+        return cls(
+            candidate=candidate,
+            failing=trial.failing,
+            passing=tuple(test for test in candidate.tests if test not in trial.failing),
+            exception=trial.exception,
+        )
+
 
 def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint, home: Path) -> TaskRow:
-    """Build the image of a detected fault and return its task.
+    """Build the image of detected faults and return their task.
 
     Args:
         detected: the candidate and the observed test failures.
@@ -45,7 +56,7 @@ def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint
         home: the data folder.
     """
     candidate = detected.candidate
-    fault, source = candidate.fault, candidate.baseline.source
+    faults, source = candidate.faults, candidate.baseline.source
     gold = diff_texts(candidate.path, candidate.mutated, candidate.source)
     name = _unique_name(candidate, names)
     task = Task(
@@ -57,13 +68,18 @@ def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint
         image=f"local:{_build_image(home, candidate)}",
         workdir=WORKDIR,
         difficulty={
-            "function_lines": fault.function_last_line - fault.function_first_line + 1,
+            "function_lines": sum(f.function_last_line - f.function_first_line + 1 for f in faults),
             "num_tests": len(candidate.tests),
             "num_fail_to_pass": len(detected.failing),
             "patch_lines": count_changed_lines(gold),
             "num_candidates": candidate.num_faults,
+            **({"num_faults": len(faults)} if len(faults) > 1 else {}),
         },
-        metadata={"source": source.spec, "file": candidate.path, "function": fault.function},
+        metadata={
+            "source": source.spec,
+            "file": candidate.path,
+            "function": ", ".join(fault.function for fault in faults),
+        },
     )
     answer = TaskAnswer(
         gold_patch=gold,
@@ -78,7 +94,8 @@ def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint
 
 def _unique_name(candidate: Candidate, names: set[str]) -> str:
     stem = candidate.path.removesuffix(".py").removesuffix("/__init__").rsplit("/", 1)[-1]
-    name = f"{candidate.baseline.source.name}__{stem}-{candidate.fault.line}"
+    lines = "-".join(str(fault.line) for fault in candidate.faults)
+    name = f"{candidate.baseline.source.name}__{stem}-{lines}"
     while name in names:
         name += "b"
     names.add(name)
@@ -86,33 +103,43 @@ def _unique_name(candidate: Candidate, names: set[str]) -> str:
 
 
 def _statement(detected: DetectedFault, hint: Hint) -> str:
-    fault = detected.candidate.fault
-    return problem_statement(
-        detected.candidate.path,
-        fault.function,
-        fault.function_first_line,
-        fault.function_last_line,
-        [(fault.line, fault.mutated)],
-        detected.failing,
-        detected.exception,
-        hint,
-    )
+    """Return the hints at all faults, then the failing tests."""
+    parts = []
+    for number, fault in enumerate(detected.candidate.faults, start=1):
+        is_last = number == len(detected.candidate.faults)
+        parts.append(
+            problem_statement(
+                detected.candidate.path,
+                fault.function,
+                fault.function_first_line,
+                fault.function_last_line,
+                [(fault.line, fault.mutated)],
+                detected.failing if is_last else (),
+                detected.exception,
+                hint,
+            )
+        )
+    return "\n".join(filter(None, parts))
 
 
 def _fault_record(candidate: Candidate) -> dict[str, Any]:
-    fault = candidate.fault
-    return {
-        "kind": fault.kind,
-        "family": fault.family,
-        "path": candidate.path,
-        "line": fault.line,
-        "original": fault.original,
-        "mutated": fault.mutated,
-    }
+    """Return the record of a single fault, or of all as ``faults``."""
+    records = [
+        {
+            "kind": fault.kind,
+            "family": fault.family,
+            "path": candidate.path,
+            "line": fault.line,
+            "original": fault.original,
+            "mutated": fault.mutated,
+        }
+        for fault in candidate.faults
+    ]
+    return records[0] if len(records) == 1 else {"faults": records}
 
 
 def _build_image(home: Path, candidate: Candidate) -> str:
-    """Return the image whose tree contains the fault; its name includes a hash of its content."""
+    """Return the image whose tree contains the faults; its name includes a hash of its content."""
     baseline = candidate.baseline
     digest = hashlib.sha256(repr((baseline.image, candidate.path, candidate.mutated)).encode()).hexdigest()
     name = f"{baseline.source.name}-{digest[:12]}"

@@ -35,6 +35,9 @@ _WORDS = {
     "odd_outcome": "a test is skipped or not reported with the fault",
     "earlier": "tried and dropped by an earlier version",
     "not_mended": "tests also fail with the fault reverted",
+    "uncombined": "not combined yet", "not_combined": "not combined: enough tasks",
+    "alone": "too few detected faults in other functions of the file",
+    "combination": "no stable failure together with the others", "inert": "hidden by the others",
     "not_caught": "no new test fails a wrong patch", "not_confirmed": "solution fails the changed task",
 }  # fmt: skip
 
