@@ -27,8 +27,8 @@ from typing import Any
 
 from bench.harness import store
 from bench.honest_patches import HonestPatch, honest_patches
+from engine.config.curation import CurationConfig
 from engine.config.importing import ImportConfig
-from engine.config.learning.training import CurationConfig
 from engine.config.recipes import quickstart
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import DockerConfig, SandboxConfig

@@ -1,7 +1,8 @@
-"""Settings of the creation of tasks from the commits of repositories."""
+"""Settings of the creation of tasks: from the commits of repositories, or by injecting faults."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -17,13 +18,37 @@ _MIN_PROMPT = 1024
 """Minimum length of a prompt for a writer or judge, tokens."""
 
 
-class WritingConfig(Section):
-    """Limits of the models that write and judge statements and tests."""
+FaultKind = Literal[
+    "added_not",
+    "arithmetic_swap",
+    "augmented_swap",
+    "bool_literal",
+    "boolean_swap",
+    "compare_flip",
+    "constant_off_by_one",
+    "dropped_minus",
+    "dropped_not",
+    "equality_flip",
+    "identity_flip",
+    "membership_flip",
+    "paired_name",
+    "range_off_by_one",
+    "slice_off_by_one",
+    "swapped_arguments",
+    "swapped_branches",
+    "swapped_operands",
+    "swapped_return",
+    "wrong_attribute",
+    "wrong_variable",
+]
+"""Kinds of fault that ``engine.datasets.curation.faults`` can inject."""
+
+
+class AnswerLimits(Section):
+    """Limits of a model that writes parts of tasks."""
 
     attempts: int = Field(default=3, ge=1, le=20)
-    """Maximum number of statements that the writer is asked for per commit, and of test files."""
-    tests: bool = True
-    """Ask the writer for tests of commits that change none."""
+    """Maximum number of answers that the writer is asked for, for one statement, test file or fault."""
     max_context: int = Field(default=16_384, ge=2048)
     """Maximum length of a prompt and its answer, tokens; longer prompts are shortened."""
     max_response: int = Field(default=4096, ge=64)
@@ -40,6 +65,33 @@ class WritingConfig(Section):
             )
             raise ImpossibleSettingsError([Problem(message, "max_response")])
         return self
+
+    def inert(self, names: Iterable[str], missing: str) -> list[Problem]:
+        """Return the problems of settings that have no effect without a model but are set."""
+        return [
+            Problem(f"has no effect without a {missing}: leave it out", f"writing.{name}")
+            for name in names
+            if getattr(self, name) != type(self).model_fields[name].default
+        ]
+
+
+class WritingConfig(AnswerLimits):
+    """Limits of the models that write and judge statements and tests."""
+
+    tests: bool = True
+    """Ask the writer for tests of commits that change none."""
+
+
+def _model_problems(**models: OptionalPolicyConfig) -> list[Problem]:
+    """Return the problems of models, by the name of their section."""
+    problem = (
+        "a writer or judge runs in the run's own process: leave it out, or use a vLLM server as an endpoint"
+    )
+    return [
+        Problem(problem, f"{name}.engine")
+        for name, model in models.items()
+        if isinstance(model, TransformerPolicyConfig) and model.engine != "builtin"
+    ]
 
 
 class CommitCuration(Section):
@@ -87,26 +139,11 @@ class CommitCuration(Section):
 
     @model_validator(mode="after")
     def _effective(self) -> Self:
-        models = {"writer": self.writer, "judge": self.judge}
-        problems = [
-            Problem(
-                "a writer or judge runs in the run's own process: leave it out, or use a vLLM server as an "
-                "endpoint",
-                f"{name}.engine",
-            )
-            for name, model in models.items()
-            if isinstance(model, TransformerPolicyConfig) and model.engine != "builtin"
-        ]
-        inert: tuple[str, ...] = ()
-        if all(isinstance(model, NoPolicyConfig) for model in models.values()):
-            inert, missing = tuple(WritingConfig.model_fields), "writer or judge"
+        problems = _model_problems(writer=self.writer, judge=self.judge)
+        if isinstance(self.writer, NoPolicyConfig) and isinstance(self.judge, NoPolicyConfig):
+            problems += self.writing.inert(WritingConfig.model_fields, "writer or judge")
         elif isinstance(self.writer, NoPolicyConfig):
-            inert, missing = ("attempts", "tests"), "writer"
-        problems += [
-            Problem(f"has no effect without a {missing}: leave it out", f"writing.{name}")
-            for name in inert
-            if getattr(self.writing, name) != WritingConfig.model_fields[name].default
-        ]
+            problems += self.writing.inert(("attempts", "tests"), "writer")
         if problems:
             raise ImpossibleSettingsError(problems)
         return self
@@ -125,3 +162,39 @@ class CommitCuration(Section):
             if isinstance(parse_source(repository), PackageSource):
                 raise ValueError(f"'{repository}' is a package, which has no history: name its repository")
         return repositories
+
+
+class CurationConfig(Section):
+    """Creation of tasks from a Python source tree with tests, by injecting faults."""
+
+    sources: Annotated[tuple[str, ...], SourceTrees()] = Field(min_length=1)
+    """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
+    output: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Name of the dataset to write."""
+    train_tasks: int = Field(default=48, ge=1)
+    """Target number of training tasks."""
+    heldout_tasks: int = Field(default=16, ge=0)
+    """Target number of held-out tasks (from other files than the training tasks)."""
+    hint: Literal["none", "function", "line"] = "line"
+    """Precision with which the problem statement locates the symptom."""
+    stability_runs: int = Field(default=3, ge=1)
+    """Number of test runs that must agree on the failing tests."""
+    max_function_lines: int = Field(default=40, ge=3)
+    """Maximum length of a function that receives a fault, lines."""
+    fault_kinds: tuple[FaultKind, ...] = ()
+    """Kinds of fault to inject; empty uses every kind."""
+    faults_per_task: int = Field(default=1, ge=1, le=4)
+    """Number of faults of a task, in different functions of one file."""
+    test_timeout_s: float = Field(default=30.0, gt=0)
+    """Time limit of one run of a source's tests, seconds."""
+    extra_tasks: tuple[Text, ...] = ()
+    """Hand-written tasks to add, by name, e.g. ``wcmatch-45``."""
+    workers: int = Field(default=2, ge=1)
+    """Number of sandboxes used at once."""
+
+    @field_validator("sources")
+    @classmethod
+    def _known(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
+        for source in sources:
+            parse_source(source)
+        return sources

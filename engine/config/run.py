@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 from engine.config.access.places import ANY, Allowed, Bounded, Text, places
 from engine.config.base import ImpossibleSettingsError, Section, config_error
 from engine.config.contradictions import find_contradictions
-from engine.config.curation import CommitCuration
+from engine.config.curation import CommitCuration, CurationConfig
 from engine.config.environment import (
     REPRODUCTION_PROMPTS,
     EnvironmentConfig,
@@ -40,7 +40,6 @@ from engine.config.learning.fine_tuning import (
 from engine.config.learning.improvement import ImprovementConfig
 from engine.config.learning.trainer import TrainerConfig
 from engine.config.learning.training import (
-    CurationConfig,
     CurriculumConfig,
     EvaluationConfig,
     HeldoutConfig,

@@ -1,4 +1,4 @@
-"""Models that write and judge parts of tasks; their answers are kept under ``home/commits/answers``.
+"""Models that write and judge parts of tasks; their answers are kept under ``home/model-answers``.
 
 A curation that was stopped or killed asks nothing twice: a question is the model's settings and weights, the
 prompt, the limit of the answer and the seed.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from engine.config.curation import WritingConfig
+from engine.config.curation import AnswerLimits
 from engine.config.policies import OptionalPolicyConfig
 from engine.errors import ContextLengthError, ModelError
 from engine.files import atomic_write
@@ -29,6 +30,8 @@ MAX_ANSWER_CHARS = 40_000
 """Part of an answer that is read."""
 _BYTES_PER_TOKEN = 3
 """Fewer than in most texts and code (about 4): estimated lengths tend to be too high."""
+# Both fences begin a line: a search in hostile text stays linear.
+_CODE = re.compile(r"^```(?:python|py)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _SMALLER, _MAX_REFUSALS = 0.75, 3
 """Factor by which a prompt is shortened after a refusal of its length, and how often."""
 _UNSENT = frozenset(
@@ -87,7 +90,7 @@ class CachedModel:
 
     model: ChatModel
     config: OptionalPolicyConfig
-    limits: WritingConfig
+    limits: AnswerLimits
     home: Path
     weights: str = ""
 
@@ -95,6 +98,10 @@ class CachedModel:
     def name(self) -> str:
         """Return the model's name."""
         return self.model.name
+
+    def has_answer(self, prompt: Callable[[int], Prompt], *, seed: int) -> bool:
+        """Return whether the answer to a prompt, as ``ask`` takes it, is kept."""
+        return self._path(prompt(self._prompt_bytes), seed).exists()
 
     async def ask(self, prompt: Callable[[int], Prompt], *, seed: int) -> str:
         """Return the kept or new answer to a prompt.
@@ -107,7 +114,7 @@ class CachedModel:
             NoAnswerError: the model did not answer, or its answer was cut off.
             RunEndingError: no question will be answered, or the spend limit is reached.
         """
-        size = _BYTES_PER_TOKEN * (self.limits.max_context - self.limits.max_response)
+        size = self._prompt_bytes
         for refusals in range(_MAX_REFUSALS + 1):
             try:
                 answer = await self._answer(prompt(size), seed)
@@ -141,11 +148,25 @@ class CachedModel:
         atomic_write(path, answer.model_dump_json(), mode=0o600)
         return answer
 
+    @property
+    def _prompt_bytes(self) -> int:
+        return _BYTES_PER_TOKEN * (self.limits.max_context - self.limits.max_response)
+
     def _path(self, prompt: Prompt, seed: int) -> Path:
         settings = self.config.model_dump(mode="json", exclude=set(_UNSENT))
         question = [settings, self.weights, list(prompt), self.limits.max_response, seed]
         digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
-        return self.home / "commits" / "answers" / digest[:2] / f"{digest}.json"
+        return self.home / "model-answers" / digest[:2] / f"{digest}.json"
+
+
+def find_code(answer: str, *, max_chars: int) -> str:
+    """Return the first block of Python in an answer. Raises NoAnswerError if it has none, or a longer one."""
+    block = _CODE.search(answer)
+    if block is None:
+        raise NoAnswerError("there is no block ```python … ```")
+    if len(block[1]) > max_chars:
+        raise NoAnswerError(f"{len(block[1])} characters: expected at most {max_chars}")
+    return block[1]
 
 
 def cap_bytes(text: str, limit: float) -> str:

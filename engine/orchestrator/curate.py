@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from engine.config.rollout import GradingConfig
 from engine.config.run import CommitCurateRun, CurateRun
-from engine.datasets.commits.cached_model import CachedModel
+from engine.datasets.cached_model import CachedModel
 from engine.datasets.commits.make import make_commit_tasks
 from engine.datasets.commits.trials import Workshop
 from engine.datasets.curation.curate import curate
@@ -29,8 +29,8 @@ async def make_dataset_of_commits(config: CommitCurateRun, run: RunContext) -> R
     started = time.monotonic()
     announce(run)
     backend = await open_backend(config.sandbox, run)
-    writer = await open_chat_model(config.curation, "writer", run)
-    judge = await open_chat_model(config.curation, "judge", run)
+    writer = await open_chat_model(config.curation.writer, config.curation.writing, "writer", run)
+    judge = await open_chat_model(config.curation.judge, config.curation.writing, "judge", run)
     shop = Workshop(
         config=config.curation,
         home=run.home,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.curation import CommitCuration
-from engine.datasets.commits.cached_model import CachedModel
+from engine.datasets.cached_model import CachedModel
 from engine.events.delivery.control import Control
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.chat_models import open_chat_model
@@ -31,4 +31,5 @@ async def opened_models(
     """Open writer and judge of a curation."""
     run = RunContext(run_id="r", epoch=1, run_dir=home, home=home, sink=MemorySink(), control=Control())
     async with run.closing:
-        yield await open_chat_model(config, "writer", run), await open_chat_model(config, "judge", run)
+        writer = await open_chat_model(config.writer, config.writing, "writer", run)
+        yield writer, await open_chat_model(config.judge, config.writing, "judge", run)

@@ -19,9 +19,10 @@ from typing import Any
 
 import torch
 
+from engine.config.curation import CurationConfig
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
-from engine.config.learning.training import CurationConfig, EvaluationConfig, ScheduleConfig
+from engine.config.learning.training import EvaluationConfig, ScheduleConfig
 from engine.config.policies import OraclePolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import AnyRun, CurateRun, RolloutRun, TrainRun

@@ -1,41 +1,16 @@
-"""Settings of schedules, supervised fine-tuning, evaluation and curation."""
+"""Settings of schedules, supervised fine-tuning and evaluation."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
-from engine.config.access.places import CheckpointPlace, SourceTrees, Text
-from engine.config.access.source_spec import parse_source
+from engine.config.access.places import CheckpointPlace, Text
 from engine.config.base import ImpossibleSettingsError, Section
+from engine.config.curation import FaultKind
 from engine.config.rollout import AgentConfig
 from engine.errors import Problem
-
-FaultKind = Literal[
-    "added_not",
-    "arithmetic_swap",
-    "augmented_swap",
-    "bool_literal",
-    "boolean_swap",
-    "compare_flip",
-    "constant_off_by_one",
-    "dropped_minus",
-    "dropped_not",
-    "equality_flip",
-    "identity_flip",
-    "membership_flip",
-    "paired_name",
-    "range_off_by_one",
-    "slice_off_by_one",
-    "swapped_arguments",
-    "swapped_branches",
-    "swapped_operands",
-    "swapped_return",
-    "wrong_attribute",
-    "wrong_variable",
-]
-"""Kinds of fault that ``engine.datasets.curation.faults`` can inject."""
 
 
 class ScheduleConfig(Section):
@@ -167,39 +142,3 @@ class SftConfig(Section):
     """Held-out episodes on which the trained policy is evaluated, twice; 0 skips the evaluation."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of torch; more than one gives no speed-up for so small a model."""
-
-
-class CurationConfig(Section):
-    """Creation of tasks from a Python source tree with tests, by injecting faults."""
-
-    sources: Annotated[tuple[str, ...], SourceTrees()] = Field(min_length=1)
-    """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
-    output: Text = Field(min_length=1, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
-    """Name of the dataset to write."""
-    train_tasks: int = Field(default=48, ge=1)
-    """Target number of training tasks."""
-    heldout_tasks: int = Field(default=16, ge=0)
-    """Target number of held-out tasks (from other files than the training tasks)."""
-    hint: Literal["none", "function", "line"] = "line"
-    """Precision with which the problem statement locates the symptom."""
-    stability_runs: int = Field(default=3, ge=1)
-    """Number of test runs that must agree on the failing tests."""
-    max_function_lines: int = Field(default=40, ge=3)
-    """Maximum length of a function that receives a fault, lines."""
-    fault_kinds: tuple[FaultKind, ...] = ()
-    """Kinds of fault to inject; empty uses every kind."""
-    faults_per_task: int = Field(default=1, ge=1, le=4)
-    """Number of faults of a task, in different functions of one file."""
-    test_timeout_s: float = Field(default=30.0, gt=0)
-    """Time limit of one run of a source's tests, seconds."""
-    extra_tasks: tuple[Text, ...] = ()
-    """Hand-written tasks to add, by name, e.g. ``wcmatch-45``."""
-    workers: int = Field(default=2, ge=1)
-    """Number of sandboxes used at once."""
-
-    @field_validator("sources")
-    @classmethod
-    def _known(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
-        for source in sources:
-            parse_source(source)
-        return sources

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from engine.config.curation import CurationConfig, FaultKind
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
-from engine.config.learning.training import CurationConfig, EvaluationConfig, FaultKind, SftConfig
+from engine.config.learning.training import EvaluationConfig, SftConfig
 from engine.config.policies import OraclePolicyConfig
 from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun

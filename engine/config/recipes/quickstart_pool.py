@@ -6,9 +6,10 @@ files of the same packages. ``bench/README.md`` has its results.
 
 from __future__ import annotations
 
+from engine.config.curation import CurationConfig
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
-from engine.config.learning.training import CurationConfig, EvaluationConfig
+from engine.config.learning.training import EvaluationConfig
 from engine.config.recipes.quickstart import AGENT, FAULT_KINDS
 from engine.config.recipes.quickstart import PACKAGES as QUICKSTART_PACKAGES
 from engine.config.rollout import DatasetConfig, GradingConfig

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from engine.datasets.commits.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
+from engine.datasets.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
 
 _MAX_REASON = 300
 _REASON = r"REASON: (\S[^\n]*)"

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from engine.config.curation import CommitCuration
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.commits.cached_model import CachedModel
+from engine.datasets.cached_model import CachedModel
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.languages.base import WORKDIR, Environment, Language, Project, UnsuitableError
 from engine.datasets.commits.repositories import Repository, write_tree

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from engine.datasets.commits.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
+from engine.datasets.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.statement_judge import Judgement, judge_statement
 from engine.datasets.commits.statements import (

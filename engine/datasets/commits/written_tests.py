@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from engine.datasets.commits.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes
+from engine.datasets.cached_model import CachedModel, NoAnswerError, Prompt, cap_bytes, find_code
 from engine.datasets.commits.filters import Candidate, WrittenTests
 from engine.datasets.commits.languages.base import MODULE
 from engine.datasets.commits.languages.python.source_reading import find_source_reading
@@ -29,8 +28,6 @@ REASONS: Mapping[str, str] = {
 """Reason of a trial of a commit's own tests → of tests by a model."""
 _HOPELESS = frozenset({"tree", "python_version", "does_not_build", "sandbox", "machine", "index", "error"})
 """Reasons that no other test would change."""
-# Both fences begin a line: a search in hostile text stays linear.
-_CODE = re.compile(r"^```(?:python|py)?[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _MAX_CHARS = 20_000
 _MAX_DETAIL, _MAX_RECORDED = 1500, 500
 """Length of a log that the model sees and of one in the record, characters."""
@@ -119,14 +116,10 @@ def read_tests(answer: str) -> str:
         NoAnswerError: there is none, or it is no Python with test functions, or it may read source code.
         HostileInputError: the file exceeds the parser's limits.
     """
-    block = _CODE.search(answer)
-    if block is None:
-        raise NoAnswerError("there is no block ```python … ```")
-    if len(block[1]) > _MAX_CHARS:
-        raise NoAnswerError(f"{len(block[1])} characters: expected at most {_MAX_CHARS}")
-    if problem := call_isolated(partial(_problem, block[1]), SOURCE_LIMITS):
+    code = find_code(answer, max_chars=_MAX_CHARS)
+    if problem := call_isolated(partial(_problem, code), SOURCE_LIMITS):
         raise NoAnswerError(problem)
-    return block[1]
+    return code
 
 
 def _problem(code: str) -> str:

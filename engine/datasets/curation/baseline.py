@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.config.learning.training import CurationConfig
+from engine.config.curation import CurationConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.paths import is_test_path
 from engine.datasets.sources.fetch import Source

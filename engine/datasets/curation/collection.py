@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from engine.config.learning.training import CurationConfig
+from engine.config.curation import CurationConfig
 from engine.datasets.curation.candidates import Candidate, CandidateQueue
 from engine.datasets.curation.combination import Combiner, combine, problem_of
 from engine.datasets.curation.injected import DetectedFault, make_row

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from engine.config.learning.training import CurationConfig
+from engine.config.curation import CurationConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation import handwritten
 from engine.datasets.curation.baseline import Baseline, ensure_image, image_name, measure_baseline

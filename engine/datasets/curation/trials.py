@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from engine.config.learning.training import CurationConfig
+from engine.config.curation import CurationConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import sandbox_spec
 from engine.datasets.curation.candidates import Candidate

@@ -1,4 +1,4 @@
-"""Models that a curation asks: any policy behind ``engine.datasets.commits.cached_model.ChatModel``."""
+"""Models that a curation asks: any policy behind ``engine.datasets.cached_model.ChatModel``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from engine.config.curation import CommitCuration
+from engine.config.curation import AnswerLimits
 from engine.config.policies import NoPolicyConfig, OptionalPolicyConfig, TransformerPolicyConfig
 from engine.config.rollout import AgentConfig
-from engine.datasets.commits.cached_model import Answer, CachedModel, Prompt
+from engine.datasets.cached_model import Answer, CachedModel, Prompt
 from engine.errors import ConfigError, ContextLengthError, Problem
 from engine.inference.base import (
     ChatPolicy,
@@ -37,7 +37,7 @@ _NO_ROW = TaskRow(
 
 
 async def open_chat_model(
-    config: CommitCuration, name: Literal["writer", "judge"], run: RunContext
+    settings: OptionalPolicyConfig, limits: AnswerLimits, name: Literal["writer", "judge"], run: RunContext
 ) -> CachedModel | None:
     """Open a model of a curation; closed with ``run.closing``. None if none is configured.
 
@@ -48,7 +48,6 @@ async def open_chat_model(
         CheckpointError: the checkpoint is missing or unusable.
         RunEndingError: the endpoint does not answer.
     """
-    settings = config.writer if name == "writer" else config.judge
     if isinstance(settings, NoPolicyConfig):
         return None
     folder = run.run_dir / name
@@ -59,12 +58,12 @@ async def open_chat_model(
     policy = await asyncio.to_thread(opening)
     run.closing.push_async_callback(policy.close)
     await policy.check(())
-    if policy.max_context is not None and config.writing.max_context > policy.max_context:
-        wanted = config.writing.max_context
+    if policy.max_context is not None and limits.max_context > policy.max_context:
+        wanted = limits.max_context
         message = f"{wanted} tokens exceed the {policy.max_context} of '{policy.name}': lower it"
         raise ConfigError(Problem(message, "curation.writing.max_context"))
     model = PolicyModel(policy, policy_sampling(settings))
-    return CachedModel(model=model, config=settings, limits=config.writing, home=run.home, weights=weights)
+    return CachedModel(model=model, config=settings, limits=limits, home=run.home, weights=weights)
 
 
 def _weights(settings: OptionalPolicyConfig, home: Path) -> str:

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import pytest
 
-from engine.config.learning.training import CurationConfig
+from engine.config.curation import CurationConfig
 from engine.config.sandbox import SandboxConfig
 from engine.datasets import funnel
 from engine.datasets.curation import trials

@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from engine.config.learning.training import FaultKind
+from engine.config.curation import FaultKind
 from engine.config.recipes import resolve
 from engine.datasets.curation.fault_rules import FAMILIES
 from engine.datasets.curation.faults import Fault, apply_fault, enumerate_faults, functions_of

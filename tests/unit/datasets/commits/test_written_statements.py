@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config.curation import CommitCuration
-from engine.datasets.commits.cached_model import NoAnswerError
+from engine.datasets.cached_model import NoAnswerError
 from engine.datasets.commits.statements import Statement, failing_tests
 from engine.datasets.commits.written_statements import NoStatementError, find_statement
 from engine.errors import ConfigError, ContextLengthError, SpendLimitError
@@ -221,7 +221,7 @@ async def test_new_weights_of_a_checkpoint_are_asked_again(tmp_path: Path) -> No
             assert writer is not None
             with suppress(NoAnswerError):  # cut off
                 await writer.ask(lambda _: prompt, seed=0)
-        assert len(list((tmp_path / "commits" / "answers").glob("*/*"))) == answers
+        assert len(list((tmp_path / "model-answers").glob("*/*"))) == answers
         if is_new:
             (folder / "model.safetensors").touch()
 

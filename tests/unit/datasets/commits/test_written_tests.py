@@ -8,7 +8,7 @@ import pytest
 
 from engine.config.curation import WritingConfig
 from engine.config.policies import EndpointPolicyConfig
-from engine.datasets.commits.cached_model import Answer, CachedModel, NoAnswerError, Prompt
+from engine.datasets.cached_model import Answer, CachedModel, NoAnswerError, Prompt
 from engine.datasets.commits.filters import Candidate
 from engine.datasets.commits.trials import Trial, hidden_files
 from engine.datasets.commits.written_tests import read_tests, try_written_tests
