@@ -165,7 +165,7 @@ class CommitCuration(Section):
 
 
 class CurationConfig(Section):
-    """Creation of tasks from a Python source tree with tests, by injecting faults."""
+    """Creation of tasks from a Python source tree with tests, by injecting faults, or by a model's faults."""
 
     sources: Annotated[tuple[str, ...], SourceTrees()] = Field(min_length=1)
     """Source distributions ``pip:NAME==VERSION``, git repositories ``https://HOST/PATH``, or folders."""
@@ -183,6 +183,9 @@ class CurationConfig(Section):
     """Maximum length of a function that receives a fault, lines."""
     fault_kinds: tuple[FaultKind, ...] = ()
     """Kinds of fault to inject; empty uses every kind."""
+    writer: OptionalPolicyConfig = NoPolicyConfig()
+    """Model that writes all faults, each into one function; without one they are injected."""
+    writing: AnswerLimits = AnswerLimits()
     faults_per_task: int = Field(default=1, ge=1, le=4)
     """Number of faults of a task, in different functions of one file."""
     test_timeout_s: float = Field(default=30.0, gt=0)
@@ -191,6 +194,18 @@ class CurationConfig(Section):
     """Hand-written tasks to add, by name, e.g. ``wcmatch-45``."""
     workers: int = Field(default=2, ge=1)
     """Number of sandboxes used at once."""
+
+    @model_validator(mode="after")
+    def _effective(self) -> Self:
+        problems = _model_problems(writer=self.writer)
+        if isinstance(self.writer, NoPolicyConfig):
+            problems += self.writing.inert(AnswerLimits.model_fields, "writer")
+        elif self.fault_kinds:
+            problem = "has no effect on the faults of a writer: leave it empty"
+            problems.append(Problem(problem, "fault_kinds"))
+        if problems:
+            raise ImpossibleSettingsError(problems)
+        return self
 
     @field_validator("sources")
     @classmethod

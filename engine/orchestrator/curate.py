@@ -53,6 +53,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     started = time.monotonic()
     announce(run)
     backend = await open_backend(config.sandbox, run)
+    writer = await open_chat_model(config.curation.writer, config.curation.writing, "writer", run)
     dataset = await run.interruptible(
         curate(
             config.curation,
@@ -61,6 +62,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
             sandbox=config.sandbox,
             progress=run.progress,
             seed=config.seed,
+            writer=writer,
         )
     )
     prover = Prover(
@@ -82,7 +84,7 @@ async def make_dataset(config: CurateRun, run: RunContext) -> RunResult:
     )
     for problem in await run.interruptible(proofs):
         run.alert("warning", "counterfactual_unproven", f"mutated tests are not proven yet: {problem}")
-    return _result(dataset, (), started)
+    return _result(dataset, (writer,), started)
 
 
 def _result(dataset: Dataset, models: Sequence[CachedModel | None], started: float) -> RunResult:

@@ -7,7 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from engine.config.curation import CommitCuration
+from engine.config.curation import CommitCuration, CurationConfig
+from engine.config.policies import NoPolicyConfig
 from engine.datasets.cached_model import CachedModel
 from engine.events.delivery.control import Control
 from engine.orchestrator.context import RunContext
@@ -26,10 +27,11 @@ def endpoint_config(server: OpenAIServer, **settings: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def opened_models(
-    home: Path, config: CommitCuration
+    home: Path, config: CommitCuration | CurationConfig
 ) -> AsyncIterator[tuple[CachedModel | None, CachedModel | None]]:
-    """Open writer and judge of a curation."""
+    """Open writer and judge of a curation; one by faults has no judge."""
     run = RunContext(run_id="r", epoch=1, run_dir=home, home=home, sink=MemorySink(), control=Control())
+    judge = config.judge if isinstance(config, CommitCuration) else NoPolicyConfig()
     async with run.closing:
         writer = await open_chat_model(config.writer, config.writing, "writer", run)
-        yield writer, await open_chat_model(config.judge, config.writing, "judge", run)
+        yield writer, await open_chat_model(judge, config.writing, "judge", run)

@@ -46,7 +46,8 @@ class Candidate:
     @property
     def mutated(self) -> str:
         """Return the text of the file with the faults."""
-        return reduce(apply_fault, self.faults, self.source)
+        # Backwards, because a fault may change the number of lines.
+        return reduce(apply_fault, reversed(self.faults), self.source)
 
     @property
     def function(self) -> tuple[str, str, int]:
@@ -92,15 +93,16 @@ def find_candidates(
                     source=source,
                     faults=(fault,),
                     num_faults=per_function[fault.function_first_line],
-                    tests=_relevant_tests(baseline, path, fault),
+                    tests=relevant_tests(baseline, path, fault, fault.line),
                 )
                 candidates.append(candidate)
     return candidates
 
 
-def _relevant_tests(baseline: Baseline, path: str, fault: Fault) -> tuple[str, ...]:
+def relevant_tests(baseline: Baseline, path: str, fault: Fault, line: int) -> tuple[str, ...]:
+    """Return at most ``MAX_TESTS`` tests of a fault's function; those that execute ``line`` come first."""
     lines = baseline.executed_by[path]
-    chosen = dict.fromkeys(sorted(lines[fault.line], key=lambda test: baseline.seconds[test])[:MAX_TESTS])
+    chosen = dict.fromkeys(sorted(lines[line], key=lambda test: baseline.seconds[test])[:MAX_TESTS])
     # Tests of the function's other lines, which a fix must not break.
     for line in range(fault.function_first_line, fault.function_last_line + 1):
         for test in lines.get(line, ()):

@@ -7,34 +7,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from engine.config.curation import CurationConfig
 from engine.datasets.curation.candidates import Candidate, CandidateQueue
 from engine.datasets.curation.combination import Combiner, combine, problem_of
 from engine.datasets.curation.injected import DetectedFault, make_row
 from engine.datasets.curation.measurements import Trial
 from engine.datasets.curation.trials import Curation, despite_host, try_candidate
+from engine.datasets.curation.written.faults import prompt, write_fault
+from engine.datasets.curation.written.functions import REASONS, is_unwritten
 from engine.datasets.funnel import Stages, reporting
 from engine.errors import HostError
 from engine.threads import gather_or_cancel, in_thread
 from engine.types import TaskRow
 
+_FAULTS, _WRITTEN, _COMBINED = "faults", "written", "combined"
 STAGES: Stages = (
-    ("faults", frozenset()),
+    (_FAULTS, frozenset()),
     ("tried", frozenset({"waiting", "not_tried", "enough_tries"})),
+    (_WRITTEN, REASONS),
     ("tests run", frozenset({"machine", "sandbox", "no_report"})),
     ("noticed", frozenset({"unnoticed", "odd_outcome", "earlier"})),
     ("stable", frozenset({"unstable"})),
     ("mended", frozenset({"not_mended"})),
-    ("combined", frozenset({"uncombined", "not_combined", "alone", "combination", "inert"})),
+    (_COMBINED, frozenset({"uncombined", "not_combined", "alone", "combination", "inert"})),
     ("wanted", frozenset({"not_wanted"})),
 )
-"""Stages of the funnel; ``combined`` only where tasks have several faults."""
+"""Stages of the funnel. Faults by a model begin as ``functions`` and may end before ``written``; only where
+tasks have several faults, they are ``combined``."""
 _BATCH_PER_WORKER = 8
 
 
-def stages(config: CurationConfig) -> Stages:
-    """Return the stages of the funnel."""
-    return tuple(stage for stage in STAGES if stage[0] != "combined" or config.faults_per_task > 1)
+def stages(*, with_writer: bool, are_combined: bool) -> Stages:
+    """Return the stages of the funnel, each with the reasons of lost items."""
+    left_out = {*(() if with_writer else (_WRITTEN,)), *(() if are_combined else (_COMBINED,))}
+    first = "functions" if with_writer else _FAULTS
+    return tuple(
+        (first if name == _FAULTS else name, reasons) for name, reasons in STAGES if name not in left_out
+    )
 
 
 async def collect(run: Curation, candidates: Sequence[Candidate], split: str, wanted: int) -> list[TaskRow]:
@@ -91,7 +99,7 @@ class _Collection:
         batch = self.queue.take(min(_BATCH_PER_WORKER * config.workers, 2 * missing))
         first = self.run.funnel.tried
         proven = await self._prove(
-            batch, lambda number, trial: self._detected(batch[number], trial, first + number)
+            batch, lambda number, candidate, trial: self._detected(candidate, trial, first + number)
         )
         for detected in proven:
             self.queue.keep(detected.candidate)
@@ -103,19 +111,18 @@ class _Collection:
         return bool(batch)
 
     async def _prove(
-        self, candidates: Sequence[Candidate], judge: Callable[[int, Trial], bool]
+        self, candidates: Sequence[Candidate], judge: Callable[[int, Candidate, Trial], bool]
     ) -> list[DetectedFault]:
-        """Try candidates; return those that ``judge`` accepts by number and trial, in their order."""
-        kept = [number for number, item in enumerate(candidates) if self.run.kept_trial(item) is not None]
+        """Try candidates; return those whose number, fault and trial ``judge`` accepts, in their order."""
+        kept = [number for number, item in enumerate(candidates) if self._was_tried(item)]
         new = [number for number in range(len(candidates)) if number not in kept]
         detected: dict[int, DetectedFault] = {}
 
         async def prove(number: int) -> None:
-            candidate = candidates[number]
             async with self.permits:
-                trial = await try_candidate(self.run, candidate)
+                candidate, trial = await self._try(candidates[number])
             self.run.funnel.trial_seconds += trial.seconds
-            if judge(number, trial):
+            if judge(number, candidate, trial):
                 detected[number] = DetectedFault.of(candidate, trial)
 
         # Kept trials count before the first report of this attempt: an earlier one has reported them.
@@ -123,6 +130,19 @@ class _Collection:
         self.run.funnel.is_live |= bool(new)
         await gather_or_cancel(prove(number) for number in new)
         return [fault for _, fault in sorted(detected.items())]
+
+    def _was_tried(self, candidate: Candidate) -> bool:
+        """Return whether an earlier curation tried a candidate, or asked the writer for its fault."""
+        if self.run.writer is not None and is_unwritten(candidate):
+            return self.run.writer.has_answer(partial(prompt, candidate, ""), seed=self.run.seed)
+        return self.run.kept_trial(candidate) is not None
+
+    async def _try(self, candidate: Candidate) -> tuple[Candidate, Trial]:
+        """Return a candidate, with its fault by the writer where it has none yet, and its trial."""
+        try_fault = partial(try_candidate, self.run)
+        if self.run.writer is not None and is_unwritten(candidate):
+            return await write_fault(candidate, self.run.writer, try_fault, seed=self.run.seed)
+        return candidate, await try_fault(candidate)
 
     def _detected(self, candidate: Candidate, trial: Trial, position: int) -> bool:
         """Count a tried candidate; return whether the tests detect its fault every time."""
@@ -140,7 +160,7 @@ class _Collection:
         groups = [group for fault in detected if (group := self.combiner.add(fault))]
         first = self.run.funnel.tried
 
-        def judge(number: int, trial: Trial) -> bool:
+        def judge(number: int, _: Candidate, trial: Trial) -> bool:
             group = groups[number]
             self.run.funnel.undecided["uncombined"] -= len(group)
             problem, detail = problem_of(group, trial), f"{trial.problem} {trial.detail}"
@@ -171,10 +191,12 @@ class _Collection:
     def lose(self, candidate: Candidate, reason: str, *, detail: str = "", position: int = 0) -> None:
         """Count the faults of a candidate that becomes no task."""
         for fault in candidate.faults:
+            # Not the original lines: a task may have its fault there, too.
+            change = "" if is_unwritten(candidate) else f"{fault.kind}: {fault.mutated.strip()}"
             self.run.funnel.lose(
                 reason,
                 f"{candidate.path}:{fault.line} {fault.function}",
                 origin=candidate.baseline.source.spec,
-                detail=f"{fault.kind}\n-{fault.original}\n+{fault.mutated}\n{detail}",
+                detail=f"{change}\n{detail}",
                 position=position,
             )

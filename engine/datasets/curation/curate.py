@@ -1,8 +1,9 @@
-"""Curation of a dataset from Python source trees with tests: one injected fault per task, verified by tests.
+"""Curation of a dataset from Python source trees with tests: injected or written faults, proven by tests.
 
 Fetch → baseline (stable tests and the lines they execute) → candidates → trials in fresh sandboxes
-(``stability_runs`` test runs with the fault, one without) → tasks. Baselines and trials are stored, so that
-an interrupted curation resumes. The result is deterministic for a given seed and given baselines.
+(``stability_runs`` test runs with the fault, one without) → tasks. Baselines, trials and a model's answers
+are stored, so that an interrupted curation resumes. The result is deterministic for a given seed and given
+baselines.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from engine.config.curation import CurationConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.cached_model import CachedModel
 from engine.datasets.curation import handwritten
 from engine.datasets.curation.baseline import Baseline, ensure_image, image_name, measure_baseline
 from engine.datasets.curation.candidates import find_candidates, split_by_file
@@ -23,6 +26,7 @@ from engine.datasets.curation.collection import collect, stages
 from engine.datasets.curation.measurements import Measurements
 from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.curation.trials import Curation
+from engine.datasets.curation.written.functions import find_functions
 from engine.datasets.funnel import Funnel, NoTasksError, Progress
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
@@ -46,6 +50,7 @@ async def curate(
     sandbox: SandboxConfig,
     progress: Progress,
     seed: int = 0,
+    writer: CachedModel | None = None,
 ) -> Dataset:
     """Build, save and return the dataset ``config.output``; reuse one built from the same inputs.
 
@@ -55,10 +60,12 @@ async def curate(
         backend, sandbox: sandboxes of the test runs, and their limits.
         progress: receives a report a second at most, with the tasks done and those wanted.
         seed: selects the tried faults and the held-out files.
+        writer: model that writes the faults; without one they are injected.
 
     Raises:
         DatasetError: no source could be used.
         NoTasksError: the tests detected no fault.
+        RunEndingError: the writer answers no question any more.
     """
     run = Curation(
         config=config,
@@ -67,7 +74,11 @@ async def curate(
         sandbox=sandbox,
         progress=progress,
         seed=seed,
-        funnel=Funnel(stages=stages(config), per_task=config.faults_per_task),
+        funnel=Funnel(
+            stages=stages(with_writer=writer is not None, are_combined=config.faults_per_task > 1),
+            per_task=config.faults_per_task,
+        ),
+        writer=writer,
     )
     prepared = await _prepare(run)
     fingerprint = _fingerprint(run, prepared)
@@ -76,15 +87,16 @@ async def curate(
         progress(f"dataset '{config.output}' is up to date", len(existing.rows), len(existing.rows))
         return existing
     baselines = await _baselines(run, prepared)
+    injected = partial(find_candidates, kinds=config.fault_kinds)
+    find = injected if writer is None else partial(find_functions)
     candidates = [
         candidate
         for baseline in baselines
-        for candidate in find_candidates(
-            baseline, max_function_lines=config.max_function_lines, kinds=config.fault_kinds
-        )
+        for candidate in find(baseline, max_function_lines=config.max_function_lines)
     ]
     run.funnel.total = run.funnel.candidates = len(candidates)
-    run.say(f"{len(candidates)} candidate faults on lines that tests execute")
+    items = "candidate faults on lines" if writer is None else "functions"
+    run.say(f"{len(candidates)} {items} that tests execute")
     heldout_share = config.heldout_tasks / (config.train_tasks + config.heldout_tasks)
     training, heldout = split_by_file(candidates, heldout_share=heldout_share, seed=seed)
     rows = await collect(run, training, "train", config.train_tasks)
@@ -93,7 +105,7 @@ async def curate(
         rows += await _extra_rows(run)
     run.funnel.is_over = True
     state = run.funnel.snapshot()
-    progress("all faults decided", *run.amounts(), funnel=state)
+    progress("all candidates decided", *run.amounts(), funnel=state)
     record = {
         "fingerprint": fingerprint,
         "config": config.model_dump(mode="json"),
@@ -102,7 +114,7 @@ async def curate(
         **state.model_dump(mode="json"),
     }
     if not rows:
-        problem = f"the tests detected no injected fault of {len(candidates)}"
+        problem = f"the tests detected no fault in {len(candidates)} {run.funnel.stages[0][0]}"
         raise NoTasksError(problem, record, detail="choose sources with more thorough tests")
     return save_dataset(home, config.output, rows, record)
 
@@ -168,8 +180,9 @@ def _usable(run: Curation, found: Sequence[T | None]) -> list[T]:
 
 def _fingerprint(run: Curation, prepared: Sequence[tuple[Source, Path]]) -> str:
     config = run.config.model_dump(mode="json", exclude={"workers"})
+    weights = run.writer.weights if run.writer is not None else ""
     images = [image_name(source, toolchain) for source, toolchain in prepared]
-    content = json.dumps([_VERSION, config, run.sandbox.limits(), run.seed, images], sort_keys=True)
+    content = json.dumps([_VERSION, config, run.sandbox.limits(), run.seed, images, weights], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 

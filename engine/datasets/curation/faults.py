@@ -21,10 +21,10 @@ FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A changed line of one function."""
+    """Changed lines of one function: a single one of injected faults, several of those by a model."""
 
     kind: str
-    """Kind of fault, e.g. ``compare_flip``; one of the keys of ``fault_rules.FAMILIES``."""
+    """Kind of fault, e.g. ``compare_flip``; one of the keys of ``fault_rules.FAMILIES``, or ``written``."""
     family: str
     """One short word for statements and thoughts, e.g. ``comparison``."""
     function: str
@@ -33,8 +33,9 @@ class Fault:
     """Line of ``def``, counted from 1."""
     function_last_line: int
     line: int
+    """First changed line."""
     original: str
-    """The whole line, indentation included, without its newline."""
+    """The whole lines, indentation included, without the last newline."""
     mutated: str
 
 
@@ -49,12 +50,13 @@ class Function:
 
 
 def apply_fault(source: str, fault: Fault) -> str:
-    """Return ``source`` with the fault. Raises ValueError when its line is not the fault's original."""
-    lines = source.split("\n")
-    if not 1 <= fault.line <= len(lines) or lines[fault.line - 1].removesuffix("\r") != fault.original:
+    """Return ``source`` with the fault. Raises ValueError when its lines are not the fault's original."""
+    lines, original = source.split("\n"), fault.original.split("\n")
+    place = slice(fault.line - 1, fault.line - 1 + len(original))
+    if fault.line < 1 or [line.removesuffix("\r") for line in lines[place]] != original:
         raise ValueError(f"line {fault.line} is not {fault.original!r}")
     ending = "\r" if lines[fault.line - 1].endswith("\r") else ""
-    lines[fault.line - 1] = fault.mutated + ending
+    lines[place] = [line + ending for line in fault.mutated.split("\n")]
     return "\n".join(lines)
 
 

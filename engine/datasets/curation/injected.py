@@ -6,12 +6,14 @@ import hashlib
 import os
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
 from engine.datasets.curation.baseline import image_environment
 from engine.datasets.curation.candidates import Candidate
+from engine.datasets.curation.faults import Fault
 from engine.datasets.curation.measurements import Trial
 from engine.datasets.curation.statements import Hint, problem_statement
 from engine.datasets.store import with_content_id
@@ -56,15 +58,15 @@ def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint
         home: the data folder.
     """
     candidate = detected.candidate
-    faults, source = candidate.faults, candidate.baseline.source
+    faults, source = _placed(candidate), candidate.baseline.source
     gold = diff_texts(candidate.path, candidate.mutated, candidate.source)
-    name = _unique_name(candidate, names)
+    name = _unique_name(candidate, faults, names)
     task = Task(
         id="",
         instance_id=name,
         repo=source.name,
         base_commit=source.revision,
-        problem_statement=_statement(detected, hint),
+        problem_statement=_statement(detected, faults, hint),
         image=f"local:{_build_image(home, candidate)}",
         workdir=WORKDIR,
         difficulty={
@@ -87,14 +89,30 @@ def make_row(detected: DetectedFault, split: str, names: set[str], *, hint: Hint
         pass_to_pass=detected.passing,
         test_command=driver_command(candidate.tests, source.roots),
         deterministic=True,
-        metadata=_fault_record(candidate),
+        metadata=_fault_record(candidate.path, faults),
     )
     return with_content_id(TaskRow(task=task, answer=answer, split=split))
 
 
-def _unique_name(candidate: Candidate, names: set[str]) -> str:
+def _placed(candidate: Candidate) -> list[Fault]:
+    """Return the faults with the line numbers of the file that has all of them."""
+    placed, shift = [], 0
+    for fault in candidate.faults:
+        growth = fault.mutated.count("\n") - fault.original.count("\n")
+        fault = replace(
+            fault,
+            line=fault.line + shift,
+            function_first_line=fault.function_first_line + shift,
+            function_last_line=fault.function_last_line + shift + growth,
+        )
+        placed.append(fault)
+        shift += growth
+    return placed
+
+
+def _unique_name(candidate: Candidate, faults: Sequence[Fault], names: set[str]) -> str:
     stem = candidate.path.removesuffix(".py").removesuffix("/__init__").rsplit("/", 1)[-1]
-    lines = "-".join(str(fault.line) for fault in candidate.faults)
+    lines = "-".join(str(fault.line) for fault in faults)
     name = f"{candidate.baseline.source.name}__{stem}-{lines}"
     while name in names:
         name += "b"
@@ -102,19 +120,19 @@ def _unique_name(candidate: Candidate, names: set[str]) -> str:
     return name
 
 
-def _statement(detected: DetectedFault, hint: Hint) -> str:
+def _statement(detected: DetectedFault, faults: Sequence[Fault], hint: Hint) -> str:
     """Return the hints at all faults, then the failing tests."""
     parts = []
-    for number, fault in enumerate(detected.candidate.faults, start=1):
-        is_last = number == len(detected.candidate.faults)
+    for number, fault in enumerate(faults, start=1):
+        lines = enumerate(fault.mutated.split("\n"), start=fault.line)
         parts.append(
             problem_statement(
                 detected.candidate.path,
                 fault.function,
                 fault.function_first_line,
                 fault.function_last_line,
-                [(fault.line, fault.mutated)],
-                detected.failing if is_last else (),
+                [(line, text) for line, text in lines if text.strip()],
+                detected.failing if number == len(faults) else (),
                 detected.exception,
                 hint,
             )
@@ -122,18 +140,18 @@ def _statement(detected: DetectedFault, hint: Hint) -> str:
     return "\n".join(filter(None, parts))
 
 
-def _fault_record(candidate: Candidate) -> dict[str, Any]:
+def _fault_record(path: str, faults: Sequence[Fault]) -> dict[str, Any]:
     """Return the record of a single fault, or of all as ``faults``."""
     records = [
         {
             "kind": fault.kind,
             "family": fault.family,
-            "path": candidate.path,
+            "path": path,
             "line": fault.line,
             "original": fault.original,
             "mutated": fault.mutated,
         }
-        for fault in candidate.faults
+        for fault in faults
     ]
     return records[0] if len(records) == 1 else {"faults": records}
 

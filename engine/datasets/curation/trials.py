@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from engine.config.curation import CurationConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.cached_model import CachedModel
 from engine.datasets.curation.baseline import sandbox_spec
 from engine.datasets.curation.candidates import Candidate
 from engine.datasets.curation.injected import WORKDIR
@@ -39,6 +40,8 @@ class Curation:
     progress: Progress
     seed: int
     funnel: Funnel
+    writer: CachedModel | None = None
+    """Model that writes the faults; without one they are injected."""
     kept: dict[str, Measurements] = field(default_factory=dict)
     """Intact image → its measurements."""
     host_failures: int = 0

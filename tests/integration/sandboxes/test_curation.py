@@ -177,11 +177,12 @@ async def test_repeated_curation_reuses_stored_trials_and_opens_no_sandbox(
     assert not any("baseline" in message for message, *_ in reports)
 
 
+@pytest.mark.parametrize("faults_per_task", [1, 2])
 async def test_a_cancelled_curation_goes_on_with_the_numbers_it_had(
-    home: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+    home: Path, dataset: Dataset, monkeypatch: pytest.MonkeyPatch, faults_per_task: int
 ) -> None:
     """Cancel it twice: each attempt reports no less, and the last one ends as an unbroken one."""
-    tree = write_toy(home / "broken-off")
+    tree = write_toy(home / f"broken-off-{faults_per_task}")
     tried: list[Candidate] = []
     cancel_after: list[int] = []
 
@@ -191,11 +192,11 @@ async def test_a_cancelled_curation_goes_on_with_the_numbers_it_had(
         await asyncio.sleep(0.01)
         tried.append(candidate)
         is_noticed = len(candidate.fault.mutated) % 3 == 0
-        return Trial(failing=candidate.tests[:1]) if is_noticed else Trial(problem="unnoticed")
+        return Trial(failing=candidate.tests) if is_noticed else Trial(problem="unnoticed")
 
     monkeypatch.setattr(trials, "_try", notice)
     monkeypatch.setattr(funnel, "_REPORT_EVERY_S", 0.0)
-    settings = config(home, sources=(str(tree),), output="broken", train_tasks=6, workers=1)
+    settings = config(home, sources=(str(tree),), train_tasks=6, workers=1, faults_per_task=faults_per_task)
     states: list[CurationFunnel] = []
 
     def report(_message: str, _done: int, _total: int, *, funnel: CurationFunnel | None = None) -> None:
@@ -218,13 +219,13 @@ async def test_a_cancelled_curation_goes_on_with_the_numbers_it_had(
     assert len(tried) == len({candidate.mutated for candidate in tried})
     assert [(item["item"], item["detail"]) for item in broken.provenance["examples"]["unnoticed"]] == [
         (f"{c.path}:{c.fault.line} {c.fault.function}",
-         f"{c.fault.kind}\n-{c.fault.original}\n+{c.fault.mutated}")
+         f"{c.fault.kind}: {c.fault.mutated.strip()}")
         for c in tried if len(c.fault.mutated) % 3
     ][:3]  # fmt: skip
-    for name in ("tried", "mended"):
+    for name in ("tried", "mended", "combined", "wanted"):
         counts = [stage.reached for state in states for stage in state.funnel if stage.stage == name]
         assert counts == sorted(counts)
-    [kept] = (home / FOLDER).glob("broken-off-*/trials.jsonl")
+    [kept] = (home / FOLDER).glob(f"{tree.name}-*/trials.jsonl")
     kept.unlink()
     unbroken = await attempt_of("unbroken")
     assert unbroken.rows == broken.rows

@@ -8,7 +8,7 @@ import pytest
 
 from engine.config.access.places import EndpointPlace, places
 from engine.config.recipes import resolve
-from engine.config.run import CommitCurateRun, RolloutRun, parse_run_config, with_overrides
+from engine.config.run import CommitCurateRun, CurateRun, RolloutRun, parse_run_config, with_overrides
 from engine.errors import ConfigError
 
 
@@ -127,3 +127,24 @@ def test_the_models_of_a_curation_are_sections_of_their_own() -> None:
     }  # fmt: skip
     with pytest.raises(ConfigError, match="use a vLLM server as an endpoint"):
         resolve("commits-dataset", {"curation.judge.type": "transformer", "curation.judge.engine": "vllm"})
+
+
+def test_a_writer_of_faults_replaces_the_kinds_of_injected_ones() -> None:
+    writer = {
+        "curation.writer.type": "endpoint",
+        "curation.writer.endpoint": "lab",
+        "curation.writer.model": "m",
+    }
+    with pytest.raises(ConfigError, match="no effect on the faults of a writer") as raised:
+        resolve("quickstart-dataset", writer)
+    assert raised.value.problems[0].setting == "curation.fault_kinds"
+    settings = {**writer, "curation.fault_kinds": [], "curation.writing.attempts": 2}
+    config = resolve("quickstart-dataset", settings)
+    assert isinstance(config, CurateRun)
+    assert config.curation.writer.type == "endpoint"
+    assert [use.name for use in places(config) if isinstance(use.place, EndpointPlace)] == [
+        "curation.writer.endpoint"
+    ]
+    with pytest.raises(ConfigError, match="no effect without a writer") as raised:
+        resolve("quickstart-dataset", {"curation.writing.attempts": 2})
+    assert raised.value.problems[0].setting == "curation.writing.attempts"

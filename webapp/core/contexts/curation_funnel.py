@@ -22,7 +22,7 @@ _WORDS = {
     "no_difference": "tests already pass before the change", "unstable": "outcomes differ between runs",
     "statement": "no statement without a leak",
     "leaks": "the judge found the fix in the statement",
-    "not_written": "the model wrote no tests", "written_do_not_run": "written tests do not run",
+    "not_written": "the model wrote nothing usable", "written_do_not_run": "written tests do not run",
     "written_pass_before": "written tests already pass before the change",
     "written_fail_after": "written tests fail after the change", "fails_after": "tests fail after the change",
     "unclear": "the judge found behaviour that the statement does not specify", "not_wanted": "enough tasks",
@@ -38,6 +38,9 @@ _WORDS = {
     "uncombined": "not combined yet", "not_combined": "not combined: enough tasks",
     "alone": "too few detected faults in other functions of the file",
     "combination": "no stable failure together with the others", "inert": "hidden by the others",
+    "other_function": "the model changed more than the function's body",
+    "unchanged": "the model changed nothing", "too_many_lines": "the model changed too many lines",
+    "reveals": "comments or names reveal the fault",
     "not_caught": "no new test fails a wrong patch", "not_confirmed": "solution fails the changed task",
 }  # fmt: skip
 

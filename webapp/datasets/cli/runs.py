@@ -102,13 +102,16 @@ def curate(
     """Build a dataset from source trees with tests, or from the commits of repositories."""
     if bool(source) == bool(repository):
         raise CommandError("expected --source or --repository: name what to build the tasks from")
+    chosen = parse_settings(settings or ())
     overrides: dict[str, Any] = {"name": f"curate {output}", "curation.output": output}
     if repository:
         recipe, overrides["curation.repositories"] = "commits-dataset", repository
     else:
         recipe = "quickstart-dataset"
         overrides |= {"curation.sources": source, "curation.extra_tasks": []}
-    run = runs.create(recipe=recipe, overrides=overrides | parse_settings(settings or ()))
+        if chosen.get("curation.writer.type", "none") != "none":
+            overrides["curation.fault_kinds"] = []  # the recipe's, which a writer does not have
+    run = runs.create(recipe=recipe, overrides=overrides | chosen)
     runs.start(run=run)
     _watch_dataset(run, no_wait=no_wait, as_json=as_json)
 

@@ -30,7 +30,7 @@ async def test_curation_repeats_trials_without_a_report_and_keeps_finished_ones(
 
     with monkeypatch.context() as patched:
         patched.setattr(trials, "run_tests", time_out)
-        with pytest.raises(DatasetError, match="detected no injected fault"):
+        with pytest.raises(DatasetError, match="detected no fault"):
             await run(home, settings)
     tried: list[str] = []
     try_fault = trials._try

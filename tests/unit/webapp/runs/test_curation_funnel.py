@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -10,12 +11,13 @@ from django.test import Client
 from pydantic import ValidationError
 
 from engine.events.curation import CurationFunnel
+from tests.builders.commands import run_command
 from tests.builders.web.event_builders import Stream
 from tests.builders.web.html_regions import inner_html
 from tests.builders.web.web_builders import launched, make_user, post, relaunched
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
-from webapp.models import Run
+from webapp.models import Endpoint, Run
 from webapp.runs.cli.describe import describe_funnel
 from webapp.runs.services import runs
 
@@ -118,3 +120,25 @@ def test_a_later_attempt_keeps_the_numbers_until_it_has_its_own(operator: Client
 def test_a_malformed_funnel_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         CurationFunnel.model_validate(STATE | changes)
+
+
+def test_command_and_api_curate_with_faults_by_a_model(operator: Client) -> None:
+    Endpoint.objects.create(name="lab", address="http://127.0.0.1:9/v1")
+    chosen = {
+        "curation.writer.type": "endpoint", "curation.writer.endpoint": "lab", "curation.writer.model": "m",
+        "curation.faults_per_task": 2,
+    }  # fmt: skip
+    settings = [part for name, value in chosen.items() for part in ("--set", f"{name}={value}")]
+    where = ("--source", "https://h.example/r", "--output", "made", "--no-wait", "--json")
+    started = json.loads(run_command("dataset", "curate", *where, *settings))
+    curation = Run.objects.get(pk=started["id"]).config["curation"]
+    assert (curation["writer"]["endpoint"], curation["faults_per_task"]) == ("lab", 2)
+    assert curation["fault_kinds"] == []
+    body = {"recipe": "quickstart-dataset", "overrides": chosen}
+    refused = operator.post("/api/v1/runs", json.dumps(body), content_type="application/json")
+    assert refused.status_code == 422
+    assert "curation.fault_kinds" in refused.content.decode()
+    body["overrides"] = chosen | {"curation.fault_kinds": []}
+    answer = operator.post("/api/v1/runs", json.dumps(body), content_type="application/json")
+    assert answer.status_code == 201
+    assert answer.json()["config"]["curation"]["writer"] == curation["writer"]

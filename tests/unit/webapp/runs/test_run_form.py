@@ -247,14 +247,15 @@ def test_dataset_in_a_whole_section_override_determines_derived_settings() -> No
     assert draft(recipe="quickstart", overrides={"dataset": section}).follows["sandbox.backend"] == "docker"
 
 
-def test_the_form_shows_the_settings_of_a_curations_model() -> None:
+@pytest.mark.parametrize("recipe", ["commits-dataset", "quickstart-dataset"])
+def test_the_form_shows_the_settings_of_a_curations_model(recipe: str) -> None:
     chosen = {"curation.writer.type": "endpoint", "curation.writer.endpoint": "lab"}
-    made = posted_form("commits-dataset", {"curation.writer.type": "endpoint"})
+    made = posted_form(recipe, {"curation.writer.type": "endpoint"})
     assert made.missing == ("curation.writer.endpoint", "curation.writer.model")
     fields = {field.key: field for section in form_sections(made) for field in section.fields}
     assert fields["curation.writer.type"].choices == (Offer("none"), Offer("transformer"), Offer("endpoint"))
     assert fields["curation.writer.type"].replaces
     assert fields["curation.writer.endpoint"].value == ""
     assert "curation.judge.model" not in fields
-    back = posted_form("commits-dataset", {"curation.writer.type": "none"}, before=chosen)
+    back = posted_form(recipe, {"curation.writer.type": "none"}, before=chosen)
     assert back.overrides == {}

@@ -34,7 +34,7 @@ def curation(run: Run, made: Dataset | None) -> RunResults:
     funnel = build_funnel(run.funnel)
     wanted = sum(int(run.config["curation"][name]) for name in ("train_tasks", "heldout_tasks"))
     return RunResults(
-        title=f"From {run.config.get('source', 'faults')} to tasks",
+        title=f"From {funnel.items if funnel else 'candidates'} to tasks",
         figures=(
             Figure(
                 label="Tasks", value=funnel.tasks if funnel else None, sub=f"at most {count(wanted)} wanted"

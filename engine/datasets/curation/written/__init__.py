@@ -1,0 +1,1 @@
+"""Faults that a model writes into functions."""
