@@ -21,7 +21,7 @@ from engine.config.sandbox import SandboxConfig
 from engine.datasets.cached_model import CachedModel
 from engine.datasets.curation import handwritten
 from engine.datasets.curation.baseline import Baseline, ensure_image, image_name, measure_baseline
-from engine.datasets.curation.candidates import find_candidates, split_by_file
+from engine.datasets.curation.candidates import Candidate, find_candidates, split_by_file
 from engine.datasets.curation.collection import collect, stages
 from engine.datasets.curation.measurements import Measurements
 from engine.datasets.curation.toolchain import ensure_toolchain
@@ -34,6 +34,7 @@ from engine.errors import DatasetError, PreflightError
 from engine.redaction import redact
 from engine.sandbox.base import SandboxBackend
 from engine.sandbox.local.images import image_exists
+from engine.threads import in_thread
 from engine.tools import printable
 from engine.types import TaskRow
 
@@ -87,13 +88,7 @@ async def curate(
         progress(f"dataset '{config.output}' is up to date", len(existing.rows), len(existing.rows))
         return existing
     baselines = await _baselines(run, prepared)
-    injected = partial(find_candidates, kinds=config.fault_kinds)
-    find = injected if writer is None else partial(find_functions)
-    candidates = [
-        candidate
-        for baseline in baselines
-        for candidate in find(baseline, max_function_lines=config.max_function_lines)
-    ]
+    candidates = await in_thread(partial(_candidates, run, baselines))
     run.funnel.total = run.funnel.candidates = len(candidates)
     items = "candidate faults on lines" if writer is None else "functions"
     run.say(f"{len(candidates)} {items} that tests execute")
@@ -117,6 +112,17 @@ async def curate(
         problem = f"the tests detected no fault in {len(candidates)} {run.funnel.stages[0][0]}"
         raise NoTasksError(problem, record, detail="choose sources with more thorough tests")
     return save_dataset(home, config.output, rows, record)
+
+
+def _candidates(run: Curation, baselines: Sequence[Baseline]) -> list[Candidate]:
+    """Return all candidates; those of a writer have yet to get their faults."""
+    injected = partial(find_candidates, kinds=run.config.fault_kinds)
+    find = injected if run.writer is None else partial(find_functions)
+    return [
+        candidate
+        for baseline in baselines
+        for candidate in find(baseline, max_function_lines=run.config.max_function_lines)
+    ]
 
 
 async def _prepare(run: Curation) -> list[tuple[Source, Path]]:
