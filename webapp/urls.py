@@ -16,6 +16,7 @@ from webapp.datasets.views import datasets, imports
 from webapp.endpoints import views as endpoints
 from webapp.evaluations import views as evaluations
 from webapp.experiments.views import experiments, run_compare
+from webapp.experiments.views import launch as experiment_launch
 from webapp.overview.views import metrics, overview
 from webapp.rollouts import views as trajectories
 from webapp.runs.views import new as run_new
@@ -134,7 +135,23 @@ urlpatterns = [
     path("endpoints/<segment:name>/test/", endpoints.endpoint_test, name="endpoint-test"),
     path("endpoints/<segment:name>/remove/", endpoints.endpoint_remove, name="endpoint-remove"),
     path("experiments/", experiments.experiment_list, name="experiment-list"),
+    path("experiments/new/", experiment_launch.experiment_new, name="experiment-new"),
     path("experiments/<int:experiment_id>/", experiments.experiment_detail, name="experiment-detail"),
+    path("experiments/<int:experiment_id>/edit/", experiments.experiment_edit, name="experiment-edit"),
+    path(
+        "experiments/<int:experiment_id>/launch/",
+        experiment_launch.experiment_launch,
+        name="experiment-launch",
+    ),
+    *[
+        path(
+            f"experiments/<int:experiment_id>/{action}/",
+            experiments.experiment_action,
+            {"action": action},
+            name=f"experiment-{action}",
+        )
+        for action in experiments.ACTIONS
+    ],
     path("datasets/", datasets.dataset_list, name="dataset-list"),
     path("datasets/<segment:name>/", datasets.dataset_detail, name="dataset-detail"),
     path("imports/", imports.import_new, name="import-list"),

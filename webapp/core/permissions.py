@@ -74,7 +74,7 @@ class Person:
 
     @property
     def can_manage(self) -> bool:
-        """Return whether the person may manage users, experiments and datasets."""
+        """Return whether the person may manage users, endpoints and datasets."""
         return self.role is Role.ADMIN
 
 

@@ -16,7 +16,7 @@ class ExperimentAdmin(RoleAdmin[Experiment]):
     """Admin page of experiments."""
 
     list_display = ("name", "num_runs", "created_by", "created_at")
-    search_fields = ("name", "description")
+    search_fields = ("name", "goal", "hypothesis", "conclusion")
     list_filter = ("created_at",)
     readonly_fields = ("created_by", "created_at")
 

@@ -9,12 +9,18 @@ from django.http import HttpRequest
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import admin, caller, viewer
+from webapp.api.auth import caller, operator, role_of_caller, viewer
+from webapp.core.permissions import check_change
 from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
+from webapp.experiments.contexts.arms import build_cells
 from webapp.experiments.contexts.run_comparison import build_series, summarise_comparison
 from webapp.experiments.contexts.tasks_of_runs import tasks_document
+from webapp.experiments.designs import Design
 from webapp.experiments.models import Experiment
+from webapp.runs.api.runs import RunOut
+from webapp.runs.models.runs import Run
+from webapp.runs.services import batches, experiment_runs, states
 
 router = Router(tags=["experiments"])
 
@@ -24,7 +30,9 @@ class ExperimentOut(Schema):
 
     id: int
     name: str
-    description: str
+    goal: str
+    hypothesis: str
+    conclusion: str
     created_at: datetime
     num_runs: int = 0
     num_active: int = 0
@@ -35,7 +43,61 @@ class ExperimentIn(Schema):
     """A new experiment."""
 
     name: str
-    description: str = ""
+    goal: str = ""
+    hypothesis: str = ""
+
+
+class ExperimentTexts(Schema):
+    """Texts to change; null leaves one as it is."""
+
+    goal: str | None = None
+    hypothesis: str | None = None
+    conclusion: str | None = None
+
+
+class CellOut(Schema):
+    """Run of an arm and a seed; null where none was started."""
+
+    arm: str
+    seed: int
+    run: int | None
+    state: str | None
+
+
+class ExperimentDetail(ExperimentOut):
+    """An experiment with its arms and seeds."""
+
+    design: dict[str, Any]
+    """Recipe or base run, arms and seeds of the last launch; empty without arms."""
+    cells: list[CellOut]
+
+    @staticmethod
+    def resolve_cells(experiment: Experiment) -> list[dict[str, Any]]:
+        """Return the cells, arm by arm."""
+        return [
+            {
+                "arm": row.arm.name,
+                "seed": cell.seed,
+                "run": cell.run.pk if cell.run else None,
+                "state": cell.run.state if cell.run else None,
+            }
+            for row in build_cells(experiment)
+            for cell in row.cells
+        ]
+
+
+class LaunchIn(Schema):
+    """Arms and seeds to add; null queues what is missing of those of the last launch."""
+
+    design: Design | None = None
+
+
+class LaunchedOut(Schema):
+    """Runs that a launch queued."""
+
+    created: list[RunOut]
+    continued: list[RunOut]
+    """Runs that existed as drafts, or had failed or been stopped."""
 
 
 class DifferenceOut(Schema):
@@ -62,10 +124,63 @@ def list_experiments(request: HttpRequest) -> list[Experiment]:
     return reads.list_experiments()
 
 
-@router.post("/experiments", auth=admin, response={201: ExperimentOut})
+@router.post("/experiments", auth=operator, response={201: ExperimentOut})
 def create_experiment(request: HttpRequest, body: ExperimentIn) -> tuple[int, Experiment]:
     """Create an experiment."""
-    return 201, experiments.create(name=body.name, description=body.description, actor=caller(request))
+    user = caller(request)
+    return 201, experiments.create(name=body.name, goal=body.goal, hypothesis=body.hypothesis, actor=user)
+
+
+@router.get("/experiments/{int:experiment_id}", auth=viewer, response=ExperimentDetail)
+def get_experiment(request: HttpRequest, experiment_id: int) -> Experiment:
+    """Return an experiment with the run of each arm and seed."""
+    return _find(experiment_id)
+
+
+@router.post("/experiments/{int:experiment_id}/edit", auth=operator, response=ExperimentOut)
+def edit_experiment(request: HttpRequest, experiment_id: int, body: ExperimentTexts) -> Experiment:
+    """Change goal, hypothesis or conclusion."""
+    experiment = _find(experiment_id)
+    experiments.edit(experiment=experiment, texts=body.model_dump(), actor=caller(request))
+    return experiment
+
+
+@router.post("/experiments/{int:experiment_id}/launch", auth=operator, response=LaunchedOut)
+def launch_experiment(request: HttpRequest, experiment_id: int, body: LaunchIn) -> experiment_runs.Launched:
+    """Queue what is missing of the arms × seeds: all runs, or none where a setting is invalid."""
+    experiment = _find(experiment_id)
+    _changeable(request, experiment_runs.continuable(experiment))
+    return experiment_runs.launch(experiment=experiment, design=body.design, actor=caller(request))
+
+
+@router.post("/experiments/{int:experiment_id}/stop", auth=operator, response=list[RunOut])
+def stop_experiment(request: HttpRequest, experiment_id: int) -> list[Run]:
+    """Stop all queued and live runs of an experiment."""
+    runs = _changeable(request, reads.runs_in_states(_find(experiment_id), states.STOPPABLE))
+    batches.stop_all(batch=runs, actor=caller(request))
+    return runs
+
+
+@router.post("/experiments/{int:experiment_id}/archive", auth=operator, response=list[RunOut])
+def archive_experiment(request: HttpRequest, experiment_id: int) -> list[Run]:
+    """Archive all runs of an experiment; 409 while one is queued or live."""
+    runs = _changeable(request, reads.runs_in_states(_find(experiment_id), list(states.TRANSITIONS)))
+    batches.archive_all(batch=runs, actor=caller(request))
+    return runs
+
+
+def _find(experiment_id: int) -> Experiment:
+    experiment = reads.get_experiment(experiment_id)
+    if experiment is None:
+        raise HttpError(404, f"there is no experiment {experiment_id}")
+    return experiment
+
+
+def _changeable(request: HttpRequest, runs: list[Run]) -> list[Run]:
+    """Return the runs. Raises PermissionDenied if the caller may not change one of them."""
+    for run in runs:
+        check_change(run, role_of_caller(request), caller(request).pk)
+    return runs
 
 
 @router.get("/runs/compare", auth=viewer, response=RunComparisonOut)

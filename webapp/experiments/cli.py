@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
+from django.db import transaction
 
 from engine.terminal import visible_line
 from webapp.core.cli import AsJson, CommandError, OnlyJson, command_group, one_of, print_json
 from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
-from webapp.experiments.api import ExperimentOut
+from webapp.experiments.api import ExperimentDetail, ExperimentOut
+from webapp.experiments.contexts.arms import build_cells
 from webapp.experiments.contexts.run_comparison import AXES, build_series, summarise_comparison
 from webapp.experiments.contexts.tasks_of_runs import tasks_document
+from webapp.experiments.designs import Design, make_design
+from webapp.experiments.models import Experiment
+from webapp.runs.cli.describe import describe, find_experiment, run_record
+from webapp.runs.models.runs import Run
+from webapp.runs.services import batches, experiment_runs, states
 
 app = command_group(
-    "List and create experiments; `trainyard run list --experiment NAME` lists the runs of one."
+    "Launch and compare experiments; `trainyard run list --experiment NAME` lists the runs of one."
 )
+Name = Annotated[str, typer.Argument(help="Name of the experiment.")]
+Goal = Annotated[str, typer.Option(help="Its goal.")]
+Hypothesis = Annotated[str, typer.Option(help="Its hypothesis.")]
 run_app = command_group()
 _AXES = tuple(axis for axis, _ in AXES)
 
@@ -30,19 +41,133 @@ def list_(as_json: AsJson = False) -> None:
         return
     for row in rows:
         counts = vars(row)
-        parts = (row.name, f"{counts['num_runs']} runs, {counts['num_active']} active", row.description)
+        parts = (row.name, f"{counts['num_runs']} runs, {counts['num_active']} active", row.goal)
         print(visible_line(" · ".join(filter(None, parts))))
 
 
 @app.command()
-def create(
-    name: Annotated[str, typer.Argument(help="Name of the experiment.")],
-    description: Annotated[str, typer.Option(help="Its purpose.")] = "",
+def create(name: Name, goal: Goal = "", hypothesis: Hypothesis = "", as_json: AsJson = False) -> None:
+    """Create an experiment, then list all of them."""
+    experiments.create(name=name, goal=goal, hypothesis=hypothesis)
+    list_(as_json=as_json)
+
+
+@app.command()
+def edit(
+    name: Name,
+    goal: Annotated[str | None, typer.Option(help="New goal.")] = None,
+    hypothesis: Annotated[str | None, typer.Option(help="New hypothesis.")] = None,
+    conclusion: Annotated[str | None, typer.Option(help="New conclusion.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Create an experiment, then list all of them."""
-    experiments.create(name=name, description=description)
-    list_(as_json=as_json)
+    """Change goal, hypothesis or conclusion of an experiment, then show it."""
+    texts = {"goal": goal, "hypothesis": hypothesis, "conclusion": conclusion}
+    experiments.edit(experiment=_find(name), texts=texts)
+    show(name, as_json=as_json)
+
+
+@app.command()
+def launch(
+    name: Name,
+    arm: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=[KEY=VALUE]",
+            help="Arm with a setting, e.g. std=algorithm.preset=grpo; `NAME=` has none. Repeat it for more "
+            "arms, and with the same name for more settings. The first arm is the baseline.",
+        ),
+    ] = None,
+    recipe: Annotated[str, typer.Option(help="Recipe that all arms start from.")] = "",
+    run: Annotated[
+        int | None, typer.Option(metavar="RUN", help="Run that all arms start from, instead of a recipe.")
+    ] = None,
+    seeds: Annotated[
+        str, typer.Option(metavar="N|SEED,SEED", help="Number of seeds, or seeds separated by commas.")
+    ] = "3",
+    goal: Goal = "",
+    hypothesis: Hypothesis = "",
+    as_json: AsJson = False,
+) -> None:
+    """Queue what is missing of an experiment's arms × seeds; it is created if missing.
+
+    Runs that exist are left alone; drafts, failed and stopped ones continue. Without --arm, the arms and
+    seeds of the last launch count.
+    """
+    design = _design(arm, recipe, run, seeds) if arm else None
+    with transaction.atomic():  # a refused launch leaves no experiment
+        experiment = find_experiment(name)
+        assert experiment is not None
+        experiments.edit(
+            experiment=experiment, texts={"goal": goal or None, "hypothesis": hypothesis or None}
+        )
+        launched = experiment_runs.launch(experiment=experiment, design=design)
+    if as_json:
+        print_json(
+            {
+                "created": [run_record(created) for created in launched.created],
+                "continued": [run_record(continued) for continued in launched.continued],
+            }
+        )
+        return
+    for queued in (*launched.created, *launched.continued):
+        print(describe(queued))
+    print(f"{len(launched.created)} runs created, {len(launched.continued)} continued")
+
+
+def _design(arms: Sequence[str], recipe: str, run: int | None, seeds: str) -> Design:
+    parts = [text.partition("=") for text in arms]
+    if unnamed := [name for name, equals, _ in parts if not equals]:
+        raise CommandError(f"--arm wants NAME= or NAME=KEY=VALUE, not '{unnamed[0]}'")
+    named = [(name, [setting] if setting else []) for name, _, setting in parts]
+    return make_design(recipe=recipe, base_run=run, arms=named, seeds=seeds)
+
+
+@app.command()
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Print an experiment: goal, hypothesis, conclusion, and the run of each arm and seed."""
+    experiment = _find(name)
+    if as_json:
+        print_json(ExperimentDetail.from_orm(experiment).model_dump())
+        return
+    for label in experiments.TEXTS:
+        if text := getattr(experiment, label):
+            print(f"{label}: {text}")
+    for row in build_cells(experiment):
+        print(visible_line(" · ".join([row.arm.name, *row.lines])))
+        for cell in row.cells:
+            state = f"run {cell.run.pk} {cell.run.state}" if cell.run else "no run"
+            print(f"  seed {cell.seed}: {state}")
+
+
+@app.command()
+def stop(name: Name, as_json: AsJson = False) -> None:
+    """Stop all queued and live runs of an experiment."""
+    runs = reads.runs_in_states(_find(name), states.STOPPABLE)
+    batches.stop_all(batch=runs)
+    _print_runs(runs, as_json=as_json)
+
+
+@app.command()
+def archive(name: Name, as_json: AsJson = False) -> None:
+    """Archive all runs of an experiment; refused while one is queued or live."""
+    runs = reads.runs_in_states(_find(name), list(states.TRANSITIONS))
+    batches.archive_all(batch=runs)
+    _print_runs(runs, as_json=as_json)
+
+
+def _print_runs(runs: Sequence[Run], *, as_json: bool) -> None:
+    if as_json:
+        print_json([run_record(run) for run in runs])
+        return
+    for run in runs:
+        print(describe(run))
+
+
+def _find(name: str) -> Experiment:
+    try:
+        return reads.experiment_named(name)
+    except Experiment.DoesNotExist as error:
+        raise CommandError(f"{error}; `trainyard experiment list` lists them") from None
 
 
 @run_app.command()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from django.db.models import Count, Max, Q
+from collections.abc import Collection
+
+from django.db.models import BigIntegerField, Count, Max, Q
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
 
 from webapp.experiments.models import Experiment
+from webapp.runs.models.runs import Run
 from webapp.runs.selectors.runs import ACTIVE_STATES
 
 
@@ -32,3 +37,27 @@ def experiment_named(name: str) -> Experiment:
     if experiment is None:
         raise Experiment.DoesNotExist(f"there is no experiment '{name}'")
     return experiment
+
+
+def arm_runs(experiment: Experiment) -> dict[tuple[str, int], Run]:
+    """Return the newest run of each arm and seed, without its configuration; archived runs are left out."""
+    runs = (
+        Run.objects.filter(experiment=experiment, archived_at=None)
+        .exclude(arm="")
+        .select_related("created_by")
+        .defer("config", "funnel")
+        .annotate(seed=Cast(KT("config__seed"), BigIntegerField()))
+        .order_by("pk")
+    )
+    return {(run.arm, run.seed): run for run in runs}
+
+
+def runs_in_states(experiment: Experiment, states: Collection[str]) -> list[Run]:
+    """Return the runs of an experiment in some states that are not archived."""
+    runs = Run.objects.filter(experiment=experiment, archived_at=None, state__in=states)
+    return list(runs.select_related("created_by", "experiment").order_by("pk"))
+
+
+def count_in_states(experiment: Experiment, states: Collection[str]) -> int:
+    """Return the number of runs of an experiment in some states that are not archived."""
+    return Run.objects.filter(experiment=experiment, archived_at=None, state__in=states).count()

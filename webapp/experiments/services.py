@@ -2,20 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
 from webapp.core.services import audit
+from webapp.core.services.cleaning import without_nul
 from webapp.experiments.models import Experiment
+
+TEXTS = ("goal", "hypothesis", "conclusion")
+MAX_TEXT = 20_000
 
 
 @transaction.atomic
-def create(*, name: str, description: str = "", actor: User | None = None) -> Experiment:
-    """Create an experiment. Raises ConfigError if the name is empty or taken."""
-    name = name.strip()
+def create(
+    *, name: str, goal: str = "", hypothesis: str = "", conclusion: str = "", actor: User | None = None
+) -> Experiment:
+    """Create an experiment. Raises ConfigError if the name is empty or taken, or a text is too long."""
+    name = without_nul(name).strip()
     if not 0 < len(name) <= 200 or Experiment.objects.filter(name=name).exists():
-        raise ConfigError(f"the experiment name '{name[:200]}' is empty, too long or taken")
-    experiment = Experiment.objects.create(name=name, description=description, created_by=actor)
+        raise ConfigError(Problem(f"the experiment name '{name[:200]}' is empty, too long or taken", "name"))
+    texts = _cleaned({"goal": goal, "hypothesis": hypothesis, "conclusion": conclusion})
+    experiment = Experiment.objects.create(name=name, created_by=actor, **texts)
     audit.record(actor=actor, action="experiment.create", target=f"experiment {name}")
     return experiment
+
+
+@transaction.atomic
+def edit(*, experiment: Experiment, texts: Mapping[str, str | None], actor: User | None = None) -> None:
+    """Change goal, hypothesis or conclusion; None leaves a text as it is. Raises ConfigError."""
+    row = Experiment.objects.select_for_update().get(pk=experiment.pk)
+    wanted = _cleaned({name: text for name, text in texts.items() if text is not None})
+    changes = {
+        name: {"old": getattr(row, name), "new": text}
+        for name, text in wanted.items()
+        if getattr(row, name) != text
+    }
+    if changes:
+        Experiment.objects.filter(pk=row.pk).update(**wanted)
+        audit.record(actor=actor, action="experiment.edit", target=f"experiment {row.name}", changes=changes)
+    experiment.refresh_from_db()
+
+
+def _cleaned(texts: Mapping[str, str]) -> dict[str, str]:
+    cleaned = {name: without_nul(text).replace("\r\n", "\n").strip() for name, text in texts.items()}
+    problems = [
+        Problem(f"at most {MAX_TEXT:,} characters are allowed, not {len(text):,}", name)
+        for name, text in cleaned.items()
+        if len(text) > MAX_TEXT
+    ]
+    if problems:
+        raise ConfigError(*problems)
+    return cleaned

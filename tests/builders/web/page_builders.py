@@ -274,7 +274,7 @@ def make_yard(
 ) -> Yard:
     """Create a running training run with finished iterations, evaluations, an alert and a live rollout."""
     dataset, tasks = make_dataset(mark=mark)
-    experiment = experiments.create(name=f"first {mark}", description=f"why {mark}")
+    experiment = experiments.create(name=f"first {mark}", goal=f"why {mark}")
     draft = runs.create(
         recipe="quickstart",
         overrides={

@@ -50,7 +50,7 @@ def test_last_admin_cannot_be_demoted(admin: Client) -> None:
 
 
 def test_experiment_records_its_creator(admin: Client) -> None:
-    admin.post("/admin/webapp/experiment/add/", {"name": "first", "description": "why"})
+    admin.post("/admin/webapp/experiment/add/", {"name": "first", "goal": "why"})
     experiment = Experiment.objects.get()
     assert experiment.created_by is not None
     assert experiment.created_by.username == "root"

@@ -39,7 +39,10 @@ COMMANDS = {
     )),
     *(f"trajectories {name}" for name in ("import", "export", "count", "compare", "tokens")),
     *(f"evaluation {name}" for name in ("report", "compare", "predictions", "submission")),
-    "grade predictions", "grade log", "experiment list", "experiment create",
+    "grade predictions", "grade log",
+    *(f"experiment {name}" for name in (
+        "list", "create", "edit", "launch", "show", "stop", "archive",
+    )),
     "alert list", "alert acknowledge",
     *(f"endpoint {name}" for name in ("add", "list", "test", "remove", "rotate")),
     "pool show", "pool reap",

@@ -26,7 +26,8 @@ OPERATORS = {
     "run-new", "run-start", "run-stop", "run-pause", "run-resume", "run-archive", "run-restore",
     "run-acknowledge", "run-checkpoint", "run-edit", "evaluation-submission", "evaluation-submission-zip",
     "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
-    "dataset-validate", "dataset-harden", "task-quarantine", "run-selected",
+    "dataset-validate", "dataset-harden", "task-quarantine", "run-selected", "experiment-new",
+    "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove"}
 """Pages by the least role that opens them; viewers open all other pages."""
@@ -43,12 +44,15 @@ API_OPERATORS = {
     "POST /alerts/{int:alert_id}/acknowledge", "POST /imports", "GET /datasets/{name}/export",
     "POST /datasets/{name}/sync", "POST /datasets/{name}/validate", "POST /datasets/{name}/harden",
     "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
-    "GET /trajectories/{int:trajectory_id}/test-log",
+    "GET /trajectories/{int:trajectory_id}/test-log", "POST /experiments",
+    *(
+        f"POST /experiments/{{int:experiment_id}}/{action}"
+        for action in ("edit", "launch", "stop", "archive")
+    ),
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission",
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission/findings",
 }  # fmt: skip
 API_ADMINISTRATORS = {
-    "POST /experiments",
     "PUT /endpoints/{name}",
     "DELETE /endpoints/{name}",
     "POST /endpoints/{name}/test",

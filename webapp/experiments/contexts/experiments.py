@@ -12,7 +12,9 @@ from webapp.core.contexts.frame import Crumb
 from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import evaluation_comparison_url
 from webapp.experiments import selectors as reads
+from webapp.experiments.contexts.arms import ArmRow, build_cells
 from webapp.experiments.contexts.run_comparison import MOST_RUNS, comparison_url
+from webapp.experiments.designs import stored_design
 from webapp.experiments.models import Experiment
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.contexts.rows import RunRow, run_rows
@@ -24,6 +26,7 @@ from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors import series as series_reads
 from webapp.runs.selectors.runs import RunFilters
 from webapp.runs.selectors.series import Series as RunSeries
+from webapp.runs.services.states import STOPPABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +84,13 @@ class ExperimentContext:
     section: str
     crumbs: tuple[Crumb, ...]
     experiment: Experiment
+    arms: tuple[ArmRow, ...]
+    seeds: tuple[int, ...]
+    start: str
+    """Recipe or run that the arms start from, in words."""
+    num_missing: int
+    """Cells that another launch would create or continue."""
+    num_stoppable: int
     page: Page[Run]
     rows: tuple[RunRow, ...]
     heldout: tuple[HeldoutRow, ...]
@@ -110,10 +120,17 @@ def build_experiment(
     compared = series_reads.bucketed(drawn, [REWARD], buckets=256)
     heldout = _heldout(page.rows)
     chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
+    design = stored_design(experiment)
+    arms = build_cells(experiment)
     return ExperimentContext(
         section="experiments",
         crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
         experiment=experiment,
+        arms=arms,
+        seeds=design.seeds if design is not None else (),
+        start=(design.recipe or f"run {design.base_run}") if design is not None else "",
+        num_missing=sum(cell.is_missing for row in arms for cell in row.cells),
+        num_stoppable=reads.count_in_states(experiment, STOPPABLE),
         page=page,
         rows=run_rows(list(page.rows), rewards),
         heldout=heldout,

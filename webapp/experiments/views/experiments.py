@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
-from django.http import Http404, HttpRequest, HttpResponse
+from collections.abc import Callable, Collection
 
-from webapp.accounts.gate import viewer
-from webapp.core.pages import page, params_of
-from webapp.core.permissions import Person
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.views.decorators.http import require_POST
+
+from engine.errors import ConfigError
+from webapp.accounts.gate import operator, viewer
+from webapp.core.pages import page, params_of, posted_of
+from webapp.core.permissions import Person, check_change
 from webapp.experiments import selectors as reads
+from webapp.experiments import services as experiments
 from webapp.experiments.contexts.experiments import build_experiment, build_experiment_list
+from webapp.experiments.models import Experiment
+from webapp.runs.services import batches, states
+from webapp.runs.services.states import IllegalTransitionError
+
+ACTIONS: dict[str, tuple[Callable[..., None], Collection[str]]] = {
+    "stop": (batches.stop_all, states.STOPPABLE),
+    "archive": (batches.archive_all, list(states.TRANSITIONS)),
+}
+"""Action → service, and the states of the runs that it changes."""
+
+
+def experiment_or_404(experiment_id: int) -> Experiment:
+    """Return the experiment. Raises Http404."""
+    experiment = reads.get_experiment(experiment_id)
+    if experiment is None:
+        raise Http404(f"There is no experiment {experiment_id}.")
+    return experiment
 
 
 @viewer
@@ -19,9 +43,35 @@ def experiment_list(request: HttpRequest, person: Person) -> HttpResponse:
 
 @viewer
 def experiment_detail(request: HttpRequest, person: Person, experiment_id: int) -> HttpResponse:
-    """Render an experiment with a comparison of its runs."""
-    experiment = reads.get_experiment(experiment_id)
-    if experiment is None:
-        raise Http404(f"There is no experiment {experiment_id}.")
+    """Render an experiment with a comparison of its arms and runs."""
+    experiment = experiment_or_404(experiment_id)
     context = build_experiment(experiment, params_of(request), can_operate=person.can_operate)
     return page(request, person, "experiments/detail.html", context)
+
+
+@operator
+@require_POST
+def experiment_edit(request: HttpRequest, person: Person, experiment_id: int) -> HttpResponse:
+    """Change goal, hypothesis and conclusion."""
+    form = posted_of(request)
+    texts = {name: form.get(name) for name in experiments.TEXTS}
+    try:
+        experiments.edit(experiment=experiment_or_404(experiment_id), texts=texts, actor=person.user)
+    except ConfigError as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    return redirect("experiment-detail", experiment_id)
+
+
+@operator
+@require_POST
+def experiment_action(request: HttpRequest, person: Person, experiment_id: int, action: str) -> HttpResponse:
+    """Stop or archive the runs of an experiment."""
+    change, of_states = ACTIONS[action]
+    runs = reads.runs_in_states(experiment_or_404(experiment_id), of_states)
+    for run in runs:
+        check_change(run, person.role, person.user.pk)
+    try:
+        change(batch=runs, actor=person.user)
+    except IllegalTransitionError as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    return redirect("experiment-detail", experiment_id)

@@ -40,6 +40,8 @@ class RunOut(Schema):
     epoch: int
     last_seq: int
     experiment_id: int | None
+    arm: str
+    """Arm of the experiment; empty for runs that no arm started."""
     dataset_id: int | None
     parent_id: int | None
     total_iterations: int

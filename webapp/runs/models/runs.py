@@ -31,6 +31,8 @@ class Run(models.Model):
     experiment = models.ForeignKey(
         Experiment, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs"
     )
+    arm = models.CharField(max_length=60, blank=True, default="")
+    """Arm of its experiment; empty for runs that no arm started."""
     dataset = models.ForeignKey(
         Dataset, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs"
     )

@@ -97,8 +97,10 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
     # An edit without effect cannot conflict.
     if changed and changes.version not in (None, current):
         raise _conflict(run.pk)
+    if "experiment" in changed:
+        row.arm = ""
     if changed:
-        row.save(update_fields=list(changed))
+        row.save(update_fields=[*changed, "arm"])
         _done(run, actor, "run.edit", changed)
 
 

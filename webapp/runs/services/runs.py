@@ -39,23 +39,36 @@ def create(
     overrides: Mapping[str, Any] | None = None,
     actor: User | None = None,
     experiment: Experiment | None = None,
+    arm: str = "",
 ) -> Run:
     """Create a draft from a recipe with dotted overrides (``{"trainer.iterations": 5}``).
 
-    Settings without an override may follow from dataset and model (see ``drafts``).
+    Settings without an override may follow from dataset and model (see ``drafts``). ``arm`` is the arm of
+    the experiment that the run belongs to.
 
     Raises:
         ConfigError: unknown recipe, unknown or invalid setting, or a value that is not allowed.
     """
     config = drafts.draft(recipe=recipe, overrides=overrides).resolved().model_dump(mode="json")
-    return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, parent=None)
+    return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, arm=arm, parent=None)
 
 
 @transaction.atomic
-def clone(*, run: Run, overrides: Mapping[str, Any] | None = None, actor: User | None = None) -> Run:
-    """Create a draft with another run's configuration and some changes. Raises ConfigError."""
+def clone(
+    *,
+    run: Run,
+    overrides: Mapping[str, Any] | None = None,
+    actor: User | None = None,
+    experiment: Experiment | None = None,
+    arm: str = "",
+) -> Run:
+    """Create a draft with another run's configuration and some changes. Raises ConfigError.
+
+    The draft belongs to ``experiment``; without one to the experiment of the run, but to none of its arms.
+    """
     config = drafts.draft(parent=run, overrides=overrides).resolved().model_dump(mode="json")
-    return _save(config=config, overrides=overrides, actor=actor, experiment=run.experiment, parent=run)
+    experiment = experiment or run.experiment
+    return _save(config=config, overrides=overrides, actor=actor, experiment=experiment, arm=arm, parent=run)
 
 
 def _save(
@@ -64,6 +77,7 @@ def _save(
     overrides: Mapping[str, Any] | None,
     actor: User | None,
     experiment: Experiment | None,
+    arm: str,
     parent: Run | None,
 ) -> Run:
     config = places.checked(config).model_dump(mode="json")
@@ -74,6 +88,7 @@ def _save(
         recipe=config["recipe"],
         config=config,
         experiment=experiment,
+        arm=arm,
         dataset=Dataset.objects.filter(name=name).first() if name else None,
         parent=parent,
         created_by=actor,

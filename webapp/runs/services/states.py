@@ -31,6 +31,8 @@ S = RunState
 TERMINAL = frozenset({S.SUCCEEDED, S.FAILED, S.STOPPED})
 LIVE = frozenset({S.STARTING, S.RUNNING, S.PAUSED, S.STOPPING})
 """States in which a process should exist."""
+STOPPABLE = frozenset({S.DRAFT, S.QUEUED, S.STARTING, S.RUNNING, S.PAUSED})
+"""States in which a person can ask a run to stop."""
 
 TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     S.DRAFT: frozenset({S.QUEUED, S.STOPPED}),

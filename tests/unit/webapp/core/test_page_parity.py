@@ -86,9 +86,7 @@ def test_experiments_are_listed_created_and_filter_runs(yard: Yard) -> None:
     assert counts == {yard.experiment.name: 1, "sweep": 0}
     filtered = admin.get(f"/api/v1/runs?experiment={yard.experiment.pk}").json()
     assert [item["id"] for item in filtered["items"]] == [yard.run.pk]
-    assert "other · 0 runs, 0 active · why\n" in run_command(
-        "experiment", "create", "other", "--description", "why"
-    )
+    assert "other · 0 runs, 0 active · why\n" in run_command("experiment", "create", "other", "--goal", "why")
     assert Experiment.objects.filter(name="other").exists()
     make_run()
     assert run_command("run", "list", "--experiment", yard.experiment.name).endswith("1 of 1 runs\n")
