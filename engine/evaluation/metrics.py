@@ -131,7 +131,7 @@ def solve_interval(rates: Sequence[float], num_samples: int) -> tuple[float, flo
     padded = [*rates, 0.0, 1.0]
     q = statistics.fmean(padded)
     n = min(float(num_samples), q * (1 - q) * (m + 2) / statistics.variance(padded))
-    t = _t_quantile(m + 1)
+    t = t_quantile(m + 1)
     shrink = 1 + t * t / n
     centre = (p + t * t / (2 * n)) / shrink
     half = t / shrink * math.sqrt(p * (1 - p) / n + t * t / (4 * n * n))
@@ -156,9 +156,16 @@ def pass_at_k(num_samples: int, num_solved: int, k: int) -> float:
     return 1.0 - math.prod(1.0 - k / i for i in range(num_samples - num_solved + 1, num_samples + 1))
 
 
-def _t_quantile(degrees: int) -> float:
-    """Return Student's t at 0.975 within 1 % for 3 or more degrees of freedom (Cornish–Fisher)."""
-    z, v = statistics.NormalDist().inv_cdf(0.975), degrees
+def t_quantile(degrees: int, probability: float = 0.975) -> float:
+    """Return Student's t at a probability, within 1 % of it: exact for 1 and 2 degrees of freedom.
+
+    Above that by the expansion of Cornish and Fisher.
+    """
+    if degrees == 1:
+        return math.tan(math.pi * (probability - 0.5))
+    if degrees == 2:
+        return (2 * probability - 1) / math.sqrt(2 * probability * (1 - probability))
+    z, v = statistics.NormalDist().inv_cdf(probability), degrees
     return (
         z
         + (z**3 + z) / (4 * v)

@@ -261,7 +261,7 @@
   class ChartGrid {
     constructor(root, set, { onEnlarge, onZoom, view }) {
       Object.assign(this, { root, set, onEnlarge, onZoom, view });
-      this.data = { x: set.x, columns: set.columns };
+      this.data = { x: set.x, columns: set.columns, low: set.low, high: set.high };
       this.part = null; // what a zoom loaded
       this.source = () => this.part || this.data;
       this.build();
@@ -293,6 +293,8 @@
       this.set = set;
       this.data.x = set.x;
       this.data.columns = set.columns;
+      this.data.low = set.low;
+      this.data.high = set.high;
       this.build();
     }
 

@@ -14,6 +14,8 @@ from webapp.core.permissions import check_change
 from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
 from webapp.experiments.contexts.arms import build_cells
+from webapp.experiments.contexts.power import Power, compute_power
+from webapp.experiments.contexts.results import ArmResult, Results, build_results
 from webapp.experiments.contexts.run_comparison import build_series, summarise_comparison
 from webapp.experiments.contexts.tasks_of_runs import tasks_document
 from webapp.experiments.designs import Design
@@ -86,6 +88,52 @@ class ExperimentDetail(ExperimentOut):
         ]
 
 
+class ArmResultOut(Schema):
+    """An arm over its finished seeds; numbers that are not known are null."""
+
+    arm: str
+    values: dict[int, float]
+    """Result by seed."""
+    mean: float | None
+    difference: float | None
+    """Mean change against the baseline over the seeds of both."""
+    interval_low: float | None
+    interval_high: float | None
+    """95 % interval of ``difference`` over seeds; null for one seed."""
+    task_low: float | None
+    task_high: float | None
+    """95 % interval of ``difference`` over tasks that all compared evaluations graded."""
+    num_tasks: int
+    verdict: str
+
+    @staticmethod
+    def resolve_arm(result: ArmResult) -> str:
+        """Return the name of the arm."""
+        return result.row.arm.name
+
+
+class ResultsOut(Schema):
+    """Results of an experiment; the first arm is the baseline."""
+
+    metric: str
+    arms: list[ArmResultOut]
+    deviation: float | None
+    """Standard deviation over seeds within arms."""
+    gain: float | None
+    """Smallest gain that a comparison over the seeds of the design shows."""
+
+
+class PowerOut(Schema):
+    """Seeds that a gain needs, and gain that a number of seeds shows: paired, two-sided, 5 %, power 80 %."""
+
+    deviation: float
+    source: str
+    gain: float | None
+    seeds_needed: int | None
+    seeds: int | None
+    smallest_gain: float | None
+
+
 class LaunchIn(Schema):
     """Arms and seeds to add; null queues what is missing of those of the last launch."""
 
@@ -135,6 +183,28 @@ def create_experiment(request: HttpRequest, body: ExperimentIn) -> tuple[int, Ex
 def get_experiment(request: HttpRequest, experiment_id: int) -> Experiment:
     """Return an experiment with the run of each arm and seed."""
     return _find(experiment_id)
+
+
+@router.get("/experiments/{int:experiment_id}/results", auth=viewer, response=ResultsOut | None)
+def get_results(request: HttpRequest, experiment_id: int) -> Results | None:
+    """Return the results of the arms; null before a run with a result has succeeded."""
+    return build_results(build_cells(_find(experiment_id)))
+
+
+@router.get("/experiments/power", auth=viewer, response=PowerOut)
+def get_power(
+    request: HttpRequest,
+    gain: float | None = None,
+    deviation: float | None = None,
+    seeds: int | None = None,
+    experiment: int | None = None,
+) -> Power:
+    """Compute the number of seeds that a gain needs, and the gain that a number of seeds shows.
+
+    The standard deviation over seeds is given, or that of the finished runs of an experiment.
+    """
+    known = _find(experiment) if experiment is not None else None
+    return compute_power(deviation=deviation, experiment=known, gain=gain, seeds=seeds)
 
 
 @router.post("/experiments/{int:experiment_id}/edit", auth=operator, response=ExperimentOut)

@@ -12,8 +12,10 @@ from engine.terminal import visible_line
 from webapp.core.cli import AsJson, CommandError, OnlyJson, command_group, one_of, print_json
 from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
-from webapp.experiments.api import ExperimentDetail, ExperimentOut
+from webapp.experiments.api import ExperimentDetail, ExperimentOut, PowerOut, ResultsOut
 from webapp.experiments.contexts.arms import build_cells
+from webapp.experiments.contexts.power import compute_power
+from webapp.experiments.contexts.results import build_results
 from webapp.experiments.contexts.run_comparison import AXES, build_series, summarise_comparison
 from webapp.experiments.contexts.tasks_of_runs import tasks_document
 from webapp.experiments.designs import Design, make_design
@@ -137,6 +139,63 @@ def show(name: Name, as_json: AsJson = False) -> None:
         for cell in row.cells:
             state = f"run {cell.run.pk} {cell.run.state}" if cell.run else "no run"
             print(f"  seed {cell.seed}: {state}")
+
+
+@app.command()
+def results(name: Name, as_json: AsJson = False) -> None:
+    """Print the arms of an experiment over their finished seeds, and against the first arm."""
+    found = build_results(build_cells(_find(name)))
+    if as_json:
+        print_json(ResultsOut.from_orm(found).model_dump() if found is not None else None)
+        return
+    if found is None:
+        print("no run of an arm has succeeded with a result yet")
+        return
+    print(f"{found.metric}; 95 % intervals of the change over seeds, and over tasks")
+    for result in found.arms:
+        parts = [f"{result.row.arm.name}: {result.verdict}"]
+        if result.mean is not None:
+            parts.append(f"{result.mean:.3f} over {len(result.values)} of {len(result.row.cells)} seeds")
+        if result.difference is not None:
+            parts.append(f"change {result.difference:+.3f}")
+        for label, low, high in (
+            ("seeds", result.interval_low, result.interval_high),
+            ("tasks", result.task_low, result.task_high),
+        ):
+            if low is not None and high is not None:
+                parts.append(f"{label} {low:+.3f} to {high:+.3f}")
+        print(visible_line(" · ".join(parts)))
+    if found.deviation is not None and found.gain is not None:
+        print(f"standard deviation over seeds {found.deviation:.3f}; smallest gain shown {found.gain:.3f}")
+
+
+@app.command()
+def power(
+    name: Annotated[
+        str | None, typer.Argument(help="Experiment whose finished runs show the spread over seeds.")
+    ] = None,
+    gain: Annotated[
+        float | None, typer.Option(help="Gain to show, in the unit of the result: 0.02 is 2 points.")
+    ] = None,
+    deviation: Annotated[float | None, typer.Option(help="Standard deviation over seeds.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Planned number of seeds of each arm.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the number of seeds that a gain needs, and the gain that a number of seeds shows.
+
+    For a paired two-sided comparison of two arms at 5 %, with a power of 80 %.
+    """
+    experiment = _find(name) if name is not None else None
+    computed = compute_power(deviation=deviation, experiment=experiment, gain=gain, seeds=seeds)
+    if as_json:
+        print_json(PowerOut.from_orm(computed).model_dump())
+        return
+    print(f"standard deviation over seeds: {computed.deviation:.3g} ({computed.source})")
+    if computed.gain is not None:
+        print(f"a gain of {computed.gain:g} needs {computed.seeds_needed or 'more than 10000'} seeds an arm")
+    if computed.seeds is not None:
+        shown = "no gain" if computed.smallest_gain is None else f"a gain of {computed.smallest_gain:.3g}"
+        print(f"{computed.seeds} seeds an arm show {shown}")
 
 
 @app.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Collection
 
 from django.db.models import BigIntegerField, Count, Max, Q
@@ -10,7 +12,7 @@ from django.db.models.functions import Cast
 
 from webapp.experiments.models import Experiment
 from webapp.runs.models.runs import Run
-from webapp.runs.selectors.runs import ACTIVE_STATES
+from webapp.runs.selectors.runs import ACTIVE_STATES, reward_series
 
 
 def list_experiments() -> list[Experiment]:
@@ -61,3 +63,26 @@ def runs_in_states(experiment: Experiment, states: Collection[str]) -> list[Run]
 def count_in_states(experiment: Experiment, states: Collection[str]) -> int:
     """Return the number of runs of an experiment in some states that are not archived."""
     return Run.objects.filter(experiment=experiment, archived_at=None, state__in=states).count()
+
+
+def rewards_at_end(run_ids: Collection[int], *, last: int = 10) -> dict[int, float]:
+    """Return the mean reward of the last finished iterations of each run that has any."""
+    rewards = reward_series(run_ids, last=last)
+    known = {
+        run_id: [value for value in values if value is not None and math.isfinite(value)]
+        for run_id, values in rewards.items()
+    }
+    return {run_id: statistics.fmean(values) for run_id, values in known.items() if values}
+
+
+def experiments_with_arms() -> list[tuple[int, str]]:
+    """Return the experiments that were launched with arms as (id, name), newest first."""
+    return list(Experiment.objects.exclude(design={}).order_by("-pk").values_list("pk", "name")[:200])
+
+
+def evaluated_splits(run_ids: Collection[int]) -> dict[int, tuple[str, str]]:
+    """Return the dataset and split that runs evaluate; empty where their configuration names none."""
+    rows = Run.objects.filter(pk__in=run_ids).values_list(
+        "pk", KT("config__evaluation__dataset"), KT("config__dataset__name"), KT("config__evaluation__split")
+    )
+    return {pk: (dataset or own or "", split or "") for pk, dataset, own, split in rows}

@@ -93,6 +93,20 @@ def points(value: float | None) -> str:
     return UNKNOWN if value is None else f"{100 * value:+.1f}\u202fpp".replace("-", "−")
 
 
+@register.simple_tag
+def outcome(value: float | None, is_rate: bool) -> str:
+    """Return a result of a run: a share in percent, or a number."""
+    return percent(value) if is_rate else fixed(value, 3)
+
+
+@register.simple_tag
+def outcome_change(value: float | None, is_rate: bool, sign: int = 1) -> str:
+    """Return a change of a result: percentage points, or a signed number."""
+    if value is None:
+        return UNKNOWN
+    return points(sign * value) if is_rate else signed(sign * value)
+
+
 @register.filter
 def seconds(value: float | None) -> str:
     """Return a duration: ``0.42 s``, ``38 s``, ``4 min 05 s``, ``3 h 12 min``."""

@@ -41,7 +41,7 @@ COMMANDS = {
     *(f"evaluation {name}" for name in ("report", "compare", "predictions", "submission")),
     "grade predictions", "grade log",
     *(f"experiment {name}" for name in (
-        "list", "create", "edit", "launch", "show", "stop", "archive",
+        "list", "create", "edit", "launch", "show", "results", "power", "stop", "archive",
     )),
     "alert list", "alert acknowledge",
     *(f"endpoint {name}" for name in ("add", "list", "test", "remove", "rotate")),

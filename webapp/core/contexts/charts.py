@@ -7,7 +7,7 @@ chart, add it to ``RUN_CHARTS`` (only charts with at least one known metric are 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from engine.types import TerminationReason
 from webapp.core.contexts.metrics import METRICS
@@ -16,11 +16,12 @@ from webapp.core.contexts.words import in_words
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One line or band: metric key, legend, colour token ``--chart-<n>``."""
+    """One line or band: metric key, legend, colour token ``--chart-<n>``, pattern of the line."""
 
     key: str
     label: str
     colour: int
+    dash: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,9 @@ class ChartSet:
     """True if ``x`` is Unix time, seconds."""
     bucketed: bool = False
     """True if points are means of several iterations; a shorter range then shows more detail."""
+    low: Columns = field(default_factory=dict)
+    """Lower end of the band around a line, by key."""
+    high: Columns = field(default_factory=dict)
 
     def as_json(self) -> dict[str, object]:
         """Return the charts in the format of ``js/charts.js``."""
@@ -192,12 +196,17 @@ class ChartSet:
                 {
                     "id": spec.id, "title": spec.title, "unit": spec.unit, "stacked": spec.stacked,
                     "span": spec.span,
-                    "series": [{"key": s.key, "label": s.label, "colour": s.colour} for s in spec.series],
+                    "series": [
+                        {"key": s.key, "label": s.label, "colour": s.colour, "dash": s.dash}
+                        for s in spec.series
+                    ],
                 }
                 for spec in self.specs
             ],
             "x": self.x,
             "columns": self.columns,
+            "low": self.low,
+            "high": self.high,
         }  # fmt: skip
 
 

@@ -13,6 +13,8 @@ from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import evaluation_comparison_url
 from webapp.experiments import selectors as reads
 from webapp.experiments.contexts.arms import ArmRow, build_cells
+from webapp.experiments.contexts.bands import arm_charts
+from webapp.experiments.contexts.results import Results, build_results
 from webapp.experiments.contexts.run_comparison import MOST_RUNS, comparison_url
 from webapp.experiments.designs import stored_design
 from webapp.experiments.models import Experiment
@@ -52,6 +54,8 @@ class HeldoutRow:
     run: Run
     start: str
     """Model from which training started."""
+    split: tuple[str, str]
+    """Evaluated dataset and split."""
     first: Evaluation
     last: Evaluation
 
@@ -68,11 +72,8 @@ class HeldoutRow:
     @property
     def tasks(self) -> tuple[tuple[object, ...], ...]:
         """Return dataset, split and numbers of tasks and samples of both evaluations."""
-        config = self.run.config
-        settings = config.get("evaluation") or {}
-        dataset = settings.get("dataset") or (config.get("dataset") or {}).get("name")
         return tuple(
-            (dataset, settings.get("split"), evaluation.num_tasks, evaluation.num_samples)
+            (*self.split, evaluation.num_tasks, evaluation.num_samples)
             for evaluation in (self.first, self.last)
         )
 
@@ -91,6 +92,7 @@ class ExperimentContext:
     num_missing: int
     """Cells that another launch would create or continue."""
     num_stoppable: int
+    results: Results | None
     page: Page[Run]
     rows: tuple[RunRow, ...]
     heldout: tuple[HeldoutRow, ...]
@@ -117,11 +119,14 @@ def build_experiment(
     numbers = [run.pk for run in page.rows]
     rewards = run_reads.reward_series(numbers)
     drawn = [number for number in numbers if rewards[number]][:MOST_RUNS]
-    compared = series_reads.bucketed(drawn, [REWARD], buckets=256)
     heldout = _heldout(page.rows)
-    chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
     design = stored_design(experiment)
     arms = build_cells(experiment)
+    if arms:
+        compared, chart = {}, arm_charts(arms)
+    else:
+        compared = series_reads.bucketed(drawn, [REWARD], buckets=256)
+        chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
     return ExperimentContext(
         section="experiments",
         crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
@@ -131,6 +136,7 @@ def build_experiment(
         start=(design.recipe or f"run {design.base_run}") if design is not None else "",
         num_missing=sum(cell.is_missing for row in arms for cell in row.cells),
         num_stoppable=reads.count_in_states(experiment, STOPPABLE),
+        results=build_results(arms),
         page=page,
         rows=run_rows(list(page.rows), rewards),
         heldout=heldout,
@@ -147,8 +153,15 @@ def build_experiment(
 def _heldout(runs: Sequence[Run]) -> tuple[HeldoutRow, ...]:
     """Return the runs with an evaluation of held-out tasks, best first."""
     evaluations = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
+    splits = reads.evaluated_splits(list(evaluations))
     rows = [
-        HeldoutRow(run=run, start=policy_label(getattr(run, "policy", None)), first=ends[0], last=ends[1])
+        HeldoutRow(
+            run=run,
+            start=policy_label(getattr(run, "policy", None)),
+            split=splits[run.pk],
+            first=ends[0],
+            last=ends[1],
+        )
         for run in runs
         if (ends := evaluations.get(run.pk)) is not None
     ]

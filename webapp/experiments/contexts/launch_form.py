@@ -11,6 +11,8 @@ from engine.config.recipes import RECIPES
 from engine.errors import ConfigError, Problem
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.numbers import MOST_ID, whole
+from webapp.experiments import selectors as reads
+from webapp.experiments.contexts.power import Power
 from webapp.experiments.designs import MAX_ARMS, Design, make_design, seeds_text, setting_line, stored_design
 from webapp.experiments.models import Experiment
 
@@ -33,6 +35,9 @@ class LaunchFormContext:
     refused: tuple[Problem, ...]
     checked: str
     """Result of a check without problems, in words."""
+    power: Power | None
+    spreads: tuple[tuple[int, str], ...]
+    """Experiments with arms, whose finished runs show the spread over seeds."""
 
 
 def build_launch_form(
@@ -41,13 +46,14 @@ def build_launch_form(
     *,
     refused: tuple[Problem, ...] = (),
     checked: str = "",
+    power: Power | None = None,
 ) -> LaunchFormContext:
     """Build the form with posted values, else with those of the last launch."""
     design = stored_design(experiment) if experiment is not None else None
     if posted is not None:
         values, arms = posted, tuple(posted_arms(posted))
-    elif design is not None:
-        values, arms = _values(design), tuple(_arms(design))
+    elif experiment is not None and design is not None:
+        values, arms = _values(design) | {"spread_of": str(experiment.pk)}, tuple(_arms(design))
     else:
         values, arms = {"seeds": "3"}, BLANK_ARMS
     if posted is not None and posted.get("then") == "add":
@@ -68,6 +74,8 @@ def build_launch_form(
         recipes=tuple(RECIPES),
         refused=refused,
         checked=checked,
+        power=power,
+        spreads=tuple(reads.experiments_with_arms()),
     )
 
 

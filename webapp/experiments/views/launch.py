@@ -12,10 +12,14 @@ from django.views.decorators.http import require_http_methods
 
 from engine.errors import ConfigError, Problem
 from webapp.accounts.gate import operator
+from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, posted_of
 from webapp.core.permissions import Person, check_change
+from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
-from webapp.experiments.contexts.launch_form import build_launch_form, posted_design
+from webapp.experiments.contexts.launch_form import LaunchFormContext, build_launch_form, posted_design
+from webapp.experiments.contexts.power import posted_power
+from webapp.experiments.designs import parse_seeds
 from webapp.experiments.models import Experiment
 from webapp.experiments.views.experiments import experiment_or_404
 from webapp.runs.services import experiment_runs
@@ -48,6 +52,8 @@ def _answer(request: HttpRequest, person: Person, experiment: Experiment | None)
     if then == "add":
         return page(request, person, _TEMPLATE, build_launch_form(experiment, posted))
     try:
+        if then == "power":
+            return page(request, person, _TEMPLATE, _with_power(experiment, posted))
         with transaction.atomic():
             target, launched = _launch(person, experiment, posted)
             transaction.set_rollback(then == "check")
@@ -61,6 +67,15 @@ def _answer(request: HttpRequest, person: Person, experiment: Experiment | None)
         return page(request, person, _TEMPLATE, context)
     messages.success(request, f"Runs queued: {words}.")
     return redirect("experiment-detail", target.pk)
+
+
+def _with_power(experiment: Experiment | None, posted: Mapping[str, str]) -> LaunchFormContext:
+    """Return the form with the power of the posted seeds. Raises ConfigError."""
+    number = whole(posted.get("spread_of", ""), most=MOST_ID)
+    spread_of = reads.get_experiment(number) if number is not None else None
+    seeds = len(parse_seeds(posted.get("seeds", "")))
+    power = posted_power(posted, experiment=spread_of, seeds=seeds)
+    return build_launch_form(experiment, posted, power=power)
 
 
 def _launch(

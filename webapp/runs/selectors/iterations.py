@@ -168,35 +168,29 @@ def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None
     return Evaluation.objects.filter(run_id=run_id, name=name, iteration=iteration).first()
 
 
+def task_rates(evaluations: Collection[Evaluation]) -> dict[int, dict[str, float]]:
+    """Return the solve rate of each graded task of evaluations, by their primary keys, with one query."""
+    by_point = {(row.run_id, f"eval:{row.name}", row.iteration): row.pk for row in evaluations}
+    rates: dict[int, dict[str, float]] = {pk: {} for pk in by_point.values()}
+    if not by_point:
+        return rates
+    where = [Q(run_id=run, phase=phase, iteration=iteration) for run, phase, iteration in by_point]
+    groups = Group.objects.filter(reduce(or_, where), num_graded__gt=0).order_by()
+    for run, phase, iteration, key, solved, graded in groups.values_list(
+        "run_id", "phase", "iteration", "task_key", "num_solved", "num_graded"
+    ):
+        rates[by_point[run, phase, iteration]][key] = solved / graded
+    return rates
+
+
 def paired_changes(pairs: Collection[tuple[Evaluation, Evaluation]]) -> dict[int, PairedChange]:
     """Return the change from the first to the second evaluation of each pair, over tasks graded in both.
 
     Keys are the primary keys of the second evaluations; pairs without a common graded task are left out. One
     query reads all groups.
     """
-    points = [
-        (evaluation.run_id, f"eval:{evaluation.name}", evaluation.iteration)
-        for pair in pairs
-        for evaluation in pair
-    ]
-    if not points:
-        return {}
-    where = [Q(run_id=run, phase=phase, iteration=iteration) for run, phase, iteration in points]
-    groups = Group.objects.filter(reduce(or_, where), num_graded__gt=0).order_by()
-    rates: dict[tuple[int, str, int], dict[str, float]] = {point: {} for point in points}
-    for run, phase, iteration, key, solved, graded in groups.values_list(
-        "run_id", "phase", "iteration", "task_key", "num_solved", "num_graded"
-    ):
-        rates[run, phase, iteration][key] = solved / graded
-    changes = {
-        second.pk: paired_change(
-            *(
-                rates[evaluation.run_id, f"eval:{evaluation.name}", evaluation.iteration]
-                for evaluation in (first, second)
-            )
-        )
-        for first, second in pairs
-    }
+    rates = task_rates([evaluation for pair in pairs for evaluation in pair])
+    changes = {second.pk: paired_change(rates[first.pk], rates[second.pk]) for first, second in pairs}
     return {key: change for key, change in changes.items() if change is not None}
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from django.db import connection
+from django.db.models import Avg, Count, F, FloatField, Max
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
 
 from webapp.runs.models.iterations import Evaluation, Iteration
 from webapp.runs.models.runs import Run
@@ -116,6 +119,24 @@ def bucketed(
             for position, key in enumerate(keys):
                 for offset, part in enumerate(parts):
                     part[key].append(_short(numbers[position * len(aggregates) + offset]))
+    return by_run
+
+
+def aligned(run_ids: Collection[int], key: str, *, buckets: int = 256) -> dict[int, dict[int, float]]:
+    """Return run → last iteration of a bucket → mean of a metric, in the same full buckets for all runs."""
+    iterations = Iteration.objects.filter(run_id__in=run_ids, finished_at__isnull=False).order_by()
+    total = 1 + (iterations.aggregate(longest=Max("index"))["longest"] or 0)
+    width = math.ceil(total / buckets)
+    rows = (
+        iterations.annotate(bucket=F("index") / width, value=Cast(KT(f"metrics__{key}"), FloatField()))
+        .values("run_id", "bucket")
+        .annotate(mean=Avg("value"), last=Max("index"), number=Count("id"))
+        .values_list("run_id", "bucket", "mean", "last", "number")
+    )
+    by_run: dict[int, dict[int, float]] = {run_id: {} for run_id in run_ids}
+    for run_id, bucket, mean, last, number in rows:
+        if number == min(width, total - bucket * width) and (value := _short(mean)) is not None:
+            by_run[run_id][last] = value
     return by_run
 
 

@@ -111,9 +111,9 @@ def test_page_checks_then_launches_then_continues(operator: Client) -> None:
     experiment = Experiment.objects.get()
     address = f"/experiments/{experiment.pk}/"
     assert (done["Location"], experiment.goal) == (address, "find out")
-    page = operator.get(address)
-    assert "algorithm.preset=grpo" in page.content.decode()
-    assert page.context["num_stoppable"] == 4
+    shown = operator.get(address)
+    assert "algorithm.preset=grpo" in shown.content.decode()
+    assert shown.context["num_stoppable"] == 4
     again = operator.get(f"{address}launch/").context
     assert (again["values"]["seeds"], again["arms"][1]) == ("2", ("std", "algorithm.preset=grpo"))
     operator.post(f"{address}stop/")
