@@ -1,4 +1,4 @@
-"""Admin site: experiments, datasets, users. Records of runs are read-only."""
+"""Admin site: experiments, datasets, users. Records of runs are read-only; services change them."""
 
 from __future__ import annotations
 

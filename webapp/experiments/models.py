@@ -7,14 +7,17 @@ from typing import Any
 from django.conf import settings
 from django.db import models
 
+MAX_TEXT = 20_000
+"""Longest goal, hypothesis or conclusion, in characters."""
+
 
 class Experiment(models.Model):
     """A named set of runs that belong together, optionally with arms and seeds."""
 
     name = models.CharField(max_length=200, unique=True)
-    goal = models.TextField(blank=True, default="")
-    hypothesis = models.TextField(blank=True, default="")
-    conclusion = models.TextField(blank=True, default="")
+    goal = models.TextField(blank=True, default="", max_length=MAX_TEXT)
+    hypothesis = models.TextField(blank=True, default="", max_length=MAX_TEXT)
+    conclusion = models.TextField(blank=True, default="", max_length=MAX_TEXT)
     design: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``webapp.experiments.designs.Design`` of the last launch; empty without arms."""
     created_by = models.ForeignKey(

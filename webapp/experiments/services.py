@@ -10,10 +10,9 @@ from django.db import transaction
 from engine.errors import ConfigError, Problem
 from webapp.core.services import audit
 from webapp.core.services.cleaning import without_nul
-from webapp.experiments.models import Experiment
+from webapp.experiments.models import MAX_TEXT, Experiment
 
 TEXTS = ("goal", "hypothesis", "conclusion")
-MAX_TEXT = 20_000
 
 
 @transaction.atomic
@@ -44,6 +43,13 @@ def edit(*, experiment: Experiment, texts: Mapping[str, str | None], actor: User
         Experiment.objects.filter(pk=row.pk).update(**wanted)
         audit.record(actor=actor, action="experiment.edit", target=f"experiment {row.name}", changes=changes)
     experiment.refresh_from_db()
+
+
+@transaction.atomic
+def delete(*, experiment: Experiment, actor: User | None = None) -> None:
+    """Delete an experiment; its runs are kept without it."""
+    audit.record(actor=actor, action="experiment.delete", target=f"experiment {experiment.name}")
+    experiment.delete()
 
 
 def _cleaned(texts: Mapping[str, str]) -> dict[str, str]:

@@ -9,15 +9,20 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.RenameField(model_name='experiment', old_name='description', new_name='goal'),
+        migrations.AlterField(
+            model_name='experiment',
+            name='goal',
+            field=models.TextField(blank=True, default='', max_length=20000),
+        ),
         migrations.AddField(
             model_name='experiment',
             name='hypothesis',
-            field=models.TextField(blank=True, default=''),
+            field=models.TextField(blank=True, default='', max_length=20000),
         ),
         migrations.AddField(
             model_name='experiment',
             name='conclusion',
-            field=models.TextField(blank=True, default=''),
+            field=models.TextField(blank=True, default='', max_length=20000),
         ),
         migrations.AddField(
             model_name='experiment',

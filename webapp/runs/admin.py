@@ -1,32 +1,174 @@
-"""Read-only admin pages of runs and alerts."""
+"""Admin pages of runs and alerts: records are read-only, actions change runs through the services."""
 
 from __future__ import annotations
 
-from django.contrib import admin
+import json
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
 
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from engine.errors import ConfigError
 from webapp.core.admin_site import RecordAdmin, site
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.runs import Run
+from webapp.runs.services import batches, states
+from webapp.runs.services.edits import ARCHIVABLE
+from webapp.runs.services.states import IllegalTransitionError
+
+MOST_RUNS = 200
+"""Most runs that one action changes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchAction:
+    """A change of several runs."""
+
+    name: str
+    change: Callable[..., None]
+    of_states: Collection[str]
+    """States of the runs that can be changed."""
+    question: str
+    button: str
+    asks_tag: bool = False
+
+
+STOP = BatchAction(
+    name="stop_runs",
+    change=batches.stop_all,
+    of_states=states.STOPPABLE,
+    question="Stop these runs?",
+    button="Stop",
+)
+ARCHIVE = BatchAction(
+    name="archive_runs",
+    change=batches.archive_all,
+    of_states=ARCHIVABLE,
+    question="Archive these runs? Lists and results of experiments leave them out.",
+    button="Archive",
+)
+TAG = BatchAction(
+    name="tag_runs",
+    change=batches.tag_all,
+    of_states=list(states.TRANSITIONS),
+    question="Add a tag to these runs?",
+    button="Add the tag",
+    asks_tag=True,
+)
+
+
+def change_runs(
+    request: HttpRequest, action: BatchAction, runs: QuerySet[Run], *, back: str
+) -> HttpResponse | None:
+    """Ask for confirmation, then change the runs that are not archived; None returns to the list.
+
+    Args:
+        request: the request of the admin action, or of its confirmation.
+        action: the change.
+        runs: the selected runs.
+        back: URL of the list.
+    """
+    selected = list(runs.filter(archived_at=None).select_related("created_by", "experiment")[: MOST_RUNS + 1])
+    batch = [run for run in selected if run.state in action.of_states]
+    if len(selected) > MOST_RUNS:
+        messages.error(request, f"Nothing was changed: select at most {MOST_RUNS} runs at once.")
+        return None
+    if not batch:
+        messages.error(request, "Nothing was changed: no selected run is in a state that allows it.")
+        return None
+    if "confirmed" not in request.POST:
+        context: dict[str, Any] = {
+            **site.each_context(request),
+            "title": action.question,
+            "question": f"{len(batch)} run{'s' if len(batch) != 1 else ''}:",
+            "button": action.button,
+            "action": action.name,
+            "asks_tag": action.asks_tag,
+            "runs": batch,
+            "left_out": len(selected) - len(batch),
+            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "back": back,
+        }
+        return TemplateResponse(request, "admin/confirm_runs.html", context)
+    asked = {"tag": request.POST.get("tag", "")} if action.asks_tag else {}
+    try:
+        action.change(batch=batch, actor=request.user if isinstance(request.user, User) else None, **asked)
+    except (ConfigError, IllegalTransitionError) as error:
+        messages.error(request, f"Nothing was changed: {error}")
+    else:
+        messages.success(request, f"{len(batch)} run{'s' if len(batch) != 1 else ''} changed.")
+    return None
+
+
+def pretty_json(value: Any) -> SafeString:
+    """Return JSON with indentation for a read-only field."""
+    return format_html("<pre>{}</pre>", json.dumps(value, indent=2, ensure_ascii=False))
 
 
 @admin.register(Run, site=site)
 class RunAdmin(RecordAdmin[Run]):
-    """Admin page of runs, read-only."""
+    """Admin page of runs: read-only, with actions."""
 
     list_display = (
-        "id",
-        "name",
-        "kind",
-        "state",
-        "recipe",
-        "dataset",
-        "experiment",
-        "created_by",
+        "id", "name", "page", "kind", "state", "experiment", "arm", "created_by",
         "created_at",
-    )
-    list_filter = ("state", "kind", "recipe", "experiment", "dataset")
-    search_fields = ("name", "recipe")
+    )  # fmt: skip
+    list_filter = (
+        "state", "kind", ("archived_at", admin.EmptyFieldListFilter), "created_at", "created_by",
+        "experiment", "dataset", "recipe",
+    )  # fmt: skip
+    search_fields = ("name", "recipe", "notes", "arm")
     list_select_related = ("dataset", "experiment", "created_by")
+    fields = (
+        "page", "name", "kind", "state", "reason", "recipe", "experiment", "arm", "dataset", "parent",
+        "created_by", "created_at", "queued_at", "running_at", "finished_at", "tags", "notes", "archived_at",
+        "archived_by", "configuration", "results",
+    )  # fmt: skip
+    readonly_fields = ("page", "configuration", "results")
+    actions = ("stop_runs", "archive_runs", "tag_runs")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Run]:
+        """Return the runs without their large columns, which the page of one run loads."""
+        return super().get_queryset(request).defer("config", "funnel")
+
+    @admin.display(description="page")
+    def page(self, run: Run) -> SafeString:
+        """Return a link to the run's page."""
+        return format_html('<a href="{}">open</a>', reverse("run-detail", args=[run.pk]))
+
+    @admin.display(description="configuration")
+    def configuration(self, run: Run) -> SafeString:
+        """Return the resolved configuration."""
+        return pretty_json(run.config)
+
+    @admin.display(description="summary")
+    def results(self, run: Run) -> SafeString:
+        """Return the summary that the engine reported at the end."""
+        return pretty_json(run.summary)
+
+    @admin.action(description="Stop selected runs", permissions=["view"])
+    def stop_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
+        """Stop runs after a confirmation."""
+        return change_runs(request, STOP, queryset, back=reverse("admin:webapp_run_changelist"))
+
+    @admin.action(description="Archive selected runs", permissions=["view"])
+    def archive_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
+        """Archive runs after a confirmation."""
+        return change_runs(request, ARCHIVE, queryset, back=reverse("admin:webapp_run_changelist"))
+
+    @admin.action(description="Tag selected runs", permissions=["view"])
+    def tag_runs(self, request: HttpRequest, queryset: QuerySet[Run]) -> HttpResponse | None:
+        """Add a tag to runs after a confirmation."""
+        return change_runs(request, TAG, queryset, back=reverse("admin:webapp_run_changelist"))
 
 
 @admin.register(Alert, site=site)

@@ -100,11 +100,25 @@ def outcome(value: float | None, is_rate: bool) -> str:
 
 
 @register.simple_tag
-def outcome_change(value: float | None, is_rate: bool, sign: int = 1) -> str:
-    """Return a change of a result: percentage points, or a signed number."""
-    if value is None:
+def outcome_change(value: float | None, is_rate: bool) -> str:
+    """Return a change of a result: percentage points, or a number, signed."""
+    return points(value) if is_rate else signed(value)
+
+
+@register.simple_tag
+def outcome_size(value: float, is_rate: bool) -> str:
+    """Return the size of a change without its sign."""
+    return points(value).lstrip("+") if is_rate else fixed(value, 3)
+
+
+@register.simple_tag
+def outcome_interval(low: float | None, high: float | None, is_rate: bool) -> str:
+    """Return an interval of a change: ``−10.1 … +3.9 pp``."""
+    if low is None or high is None:
         return UNKNOWN
-    return points(sign * value) if is_rate else signed(sign * value)
+    return (
+        f"{outcome_change(low, is_rate).removesuffix(chr(0x202F) + 'pp')} … {outcome_change(high, is_rate)}"
+    )
 
 
 @register.filter

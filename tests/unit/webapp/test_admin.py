@@ -1,4 +1,4 @@
-"""User management on the admin pages: roles, passwords, and protection of the last administrator."""
+"""Admin pages: users and the last administrator, experiments, actions on runs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from tests.builders.web.web_builders import make_user, sign_in
+from tests.builders.web.web_builders import make_run, make_user, sign_in
 from webapp.core.permissions import Role, role_of
-from webapp.models import AuditEntry, Experiment
+from webapp.models import AuditEntry, Experiment, Run
+from webapp.runs.services import runs
 
 pytestmark = pytest.mark.django_db
 
@@ -49,8 +50,60 @@ def test_last_admin_cannot_be_demoted(admin: Client) -> None:
     assert role_of(User.objects.get(pk=user.pk)) is Role.ADMIN
 
 
-def test_experiment_records_its_creator(admin: Client) -> None:
+def test_experiments_are_created_edited_and_deleted_through_the_service(admin: Client) -> None:
     admin.post("/admin/webapp/experiment/add/", {"name": "first", "goal": "why"})
     experiment = Experiment.objects.get()
     assert experiment.created_by is not None
     assert experiment.created_by.username == "root"
+    run = make_run()
+    Run.objects.filter(pk=run.pk).update(experiment=experiment)
+    address = f"/admin/webapp/experiment/{experiment.pk}/"
+    assert admin.get(f"{address}change/").status_code == 200
+    admin.post(f"{address}change/", {"goal": "why", "hypothesis": "h", "conclusion": "", "name": "other"})
+    experiment.refresh_from_db()
+    assert (experiment.name, experiment.hypothesis) == ("first", "h")
+    long = admin.post(f"{address}change/", {"goal": "x" * 20_001})
+    assert "at most 20000 characters" in long.content.decode()
+    admin.post(f"{address}delete/", {"post": "yes"})
+    assert Run.objects.get().experiment is None
+    actions = AuditEntry.objects.filter(target="experiment first").values_list("action", flat=True)
+    assert sorted(actions) == ["experiment.create", "experiment.delete", "experiment.edit"]
+
+
+def test_runs_are_stopped_archived_and_tagged_after_a_confirmation(admin: Client) -> None:
+    draft, done = make_run(name="<b>draft"), make_run()
+    runs.stop(run=done)
+    chosen = {"_selected_action": [draft.pk, done.pk], "action": "stop_runs"}
+    asked = admin.post("/admin/webapp/run/", chosen).content.decode()
+    assert "&lt;b&gt;draft" in asked
+    assert "1 other selected run is in a state" in asked
+    draft.refresh_from_db()
+    assert draft.state == "draft"
+    admin.post("/admin/webapp/run/", chosen | {"confirmed": "1"})
+    draft.refresh_from_db()
+    assert draft.state == "stopped"
+    entry = AuditEntry.objects.filter(action="run.stop", run=draft).get()
+    assert entry.actor is not None
+    tagged = chosen | {"action": "tag_runs", "confirmed": "1"}
+    refused = admin.post("/admin/webapp/run/", tagged | {"tag": "a,b"}, follow=True)
+    assert "Nothing was changed: tags: a tag has" in refused.content.decode()
+    admin.post("/admin/webapp/run/", tagged | {"tag": "sweep"})
+    assert list(Run.objects.values_list("tags", flat=True)) == [["sweep"], ["sweep"]]
+    experiment = Experiment.objects.create(name="first")
+    Run.objects.update(experiment=experiment)
+    form = {"_selected_action": [experiment.pk], "action": "archive_runs"}
+    assert "2 runs:" in admin.post("/admin/webapp/experiment/", form).content.decode()
+    admin.post("/admin/webapp/experiment/", form | {"confirmed": "1"})
+    assert not Run.objects.filter(archived_at=None).exists()
+    again = admin.post("/admin/webapp/experiment/", form, follow=True)
+    assert "no selected run is in a state" in again.content.decode()
+
+
+def test_run_page_shows_its_configuration_and_links(admin: Client) -> None:
+    run = make_run(name="<i>x")
+    page = admin.get(f"/admin/webapp/run/{run.pk}/change/").content.decode()
+    assert f'<a href="/runs/{run.pk}/">open</a>' in page
+    assert "&quot;trainer&quot;: {\n" in page
+    assert "<i>x" not in page
+    for query in ("?archived_at__isempty=1", "?q=x", "?state__exact=draft"):
+        assert admin.get(f"/admin/webapp/run/{query}").status_code == 200

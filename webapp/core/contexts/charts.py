@@ -35,6 +35,8 @@ class ChartSpec:
     stacked: bool = False
     span: tuple[float, float] | None = None
     """Fixed range of the y axis, where it has one."""
+    joined: bool = False
+    """Whether lines have their points at different places of x: the legend then shows the last one before."""
 
 
 Columns = dict[str, list[float | None]]
@@ -195,7 +197,7 @@ class ChartSet:
             "specs": [
                 {
                     "id": spec.id, "title": spec.title, "unit": spec.unit, "stacked": spec.stacked,
-                    "span": spec.span,
+                    "span": spec.span, "joined": spec.joined,
                     "series": [
                         {"key": s.key, "label": s.label, "colour": s.colour, "dash": s.dash}
                         for s in spec.series

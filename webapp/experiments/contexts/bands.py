@@ -37,12 +37,13 @@ def arm_charts(arms: Sequence[ArmRow]) -> ChartSet:
         ChartSpec(
             chart,
             title,
-            "mean over seeds, lowest to highest",
+            "",
             tuple(
                 Series(f"{chart}/{position}", row.arm.name, row.colour, row.dash)
                 for position, row in enumerate(arms)
                 if bands[chart, position]
             ),
+            joined=True,
         )
         for chart, title, _ in charts
     ]

@@ -142,7 +142,7 @@ def _base(design: Design) -> Run | None:
 def _create(
     experiment: Experiment, design: Design, base: Run | None, arm: Arm, seed: int, actor: User | None
 ) -> Run:
-    name = f"{experiment.name[:120]} · {arm.name} · seed {seed}"
+    name = f"{arm.name} · seed {seed} · {experiment.name[:100]}"
     overrides = {**arm.settings, "seed": seed, "name": name}
     if base is not None:
         return runs.clone(run=base, overrides=overrides, actor=actor, experiment=experiment, arm=arm.name)

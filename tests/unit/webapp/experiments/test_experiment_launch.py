@@ -42,7 +42,7 @@ def test_launch_queues_a_run_for_each_arm_and_seed_and_is_idempotent(operator: C
     ]  # fmt: skip
     made = list(Run.objects.order_by("pk"))
     assert [run.config["seed"] for run in made] == [0, 1, 0, 1]
-    assert made[3].name == "ablation · std · seed 1"
+    assert made[3].name == "std · seed 1 · ablation"
     assert made[3].config["trainer"]["iterations"] == 3
     assert made[0].config["algorithm"]["preset"] != made[3].config["algorithm"]["preset"]
     assert {run.created_by and run.created_by.username for run in made} == {"user-operator"}
@@ -51,7 +51,7 @@ def test_launch_queues_a_run_for_each_arm_and_seed_and_is_idempotent(operator: C
     edits.archive(run=made[0])
     runs.stop(run=made[1])
     answer = launch(operator, experiment, None).json()
-    assert [(run["arm"], run["name"]) for run in answer["created"]] == [("loo", "ablation · loo · seed 0")]
+    assert [(run["arm"], run["name"]) for run in answer["created"]] == [("loo", "loo · seed 0 · ablation")]
     assert [run["id"] for run in answer["continued"]] == [made[1].pk]
     cells = operator.get(f"/api/v1/experiments/{experiment.pk}").json()["cells"]
     assert [cell["state"] for cell in cells] == ["queued"] * 4
@@ -66,7 +66,7 @@ def test_another_design_adds_arms_and_seeds(operator: Client) -> None:
     assert "arms.slow.seed_: unknown setting" in launch(operator, experiment, more).json()["detail"]
     more["arms"] = [{"name": "slow", "settings": {"trainer.iterations": 9}}]
     created = launch(operator, experiment, more).json()["created"]
-    assert [run["name"].split(" · ", 1)[1] for run in created] == [
+    assert [run["name"].rpartition(" · ")[0] for run in created] == [
         "loo · seed 2", "std · seed 2", "slow · seed 0", "slow · seed 1", "slow · seed 2",
     ]  # fmt: skip
     changed = {**DESIGN, "arms": [{"name": "loo", "settings": {"trainer.iterations": 4}}]}
