@@ -7,10 +7,12 @@ from webapp.core.admin import AuditEntryAdmin
 from webapp.core.admin_site import site
 from webapp.datasets.admin import DatasetAdmin, TaskAdmin
 from webapp.experiments.admin import ExperimentAdmin
+from webapp.rollouts.admin import AnnotationAdmin
 from webapp.runs.admin import AlertAdmin, RunAdmin
 
 __all__ = [
     "AlertAdmin",
+    "AnnotationAdmin",
     "ApiTokenAdmin",
     "AuditEntryAdmin",
     "DatasetAdmin",

@@ -33,6 +33,7 @@ from webapp.endpoints import cli as endpoints
 from webapp.evaluations.cli import evaluation, grade, regrade
 from webapp.experiments import cli as experiments
 from webapp.ingestion import cli as ingestion
+from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
 from webapp.rollouts.cli import trajectories
 from webapp.runs.cli import alerts, control, launch, plan, quickstart
@@ -88,7 +89,8 @@ for _commands in (launch.app, control.app, experiments.run_app, rollouts.app, re
     _run.add_typer(_commands)
 for _commands in (imports.app, dataset_runs.app):
     datasets.app.add_typer(_commands)
-trajectories.app.add_typer(ingestion.trajectories_app)
+for _commands in (ingestion.trajectories_app, annotation_commands.app):
+    trajectories.app.add_typer(_commands)
 
 for _name, _group in (
     ("run", _run),

@@ -18,7 +18,8 @@ from webapp.evaluations import views as evaluations
 from webapp.experiments.views import experiments, run_compare
 from webapp.experiments.views import launch as experiment_launch
 from webapp.overview.views import metrics, overview
-from webapp.rollouts import views as trajectories
+from webapp.rollouts.views import annotations as annotation_forms
+from webapp.rollouts.views import trajectories
 from webapp.runs.views import new as run_new
 from webapp.runs.views import runs
 from webapp.sandboxes import views as sandboxes
@@ -123,6 +124,16 @@ urlpatterns = [
     path("trajectories/<int:trajectory_id>/found/", trajectories.found, name="trajectory-found"),
     path("trajectories/<int:trajectory_id>/patch/", trajectories.patch, name="trajectory-patch"),
     path("trajectories/<int:trajectory_id>/test-log/", trajectories.test_log, name="trajectory-test-log"),
+    path(
+        "trajectories/<int:trajectory_id>/annotations/",
+        annotation_forms.annotation_add,
+        name="annotation-add",
+    ),
+    path(
+        "trajectories/<int:trajectory_id>/annotations/<int:annotation_id>/remove/",
+        annotation_forms.annotation_remove,
+        name="annotation-remove",
+    ),
     path("runs/<int:run_id>/predictions.jsonl", trajectories.predictions, name="run-predictions"),
     path("runs/<int:run_id>/harness-report.json", trajectories.harness_report, name="run-harness-report"),
     path("sandboxes/", sandboxes.sandbox_list, name="sandbox-list"),

@@ -39,6 +39,17 @@ class StoredStep(Record):
     error: str = ""
 
 
+class StoredAnnotation(Record):
+    """A label or comment of a person."""
+
+    kind: str
+    """``label`` or ``comment``."""
+    text: str
+    step: int | None = None
+    """Index of the step; None for the whole trajectory."""
+    author: str = ""
+
+
 class StoredTrajectory(Record):
     """A finished rollout with its task."""
 
@@ -61,6 +72,7 @@ class StoredTrajectory(Record):
     steps: list[StoredStep]
     tokens: TokenField | None = None
     """Tokens as the policy read and sampled them; None where there are none."""
+    annotations: list[StoredAnnotation] = Field(default_factory=list)
 
 
 def write_trajectories(path: Path, trajectories: Iterable[StoredTrajectory]) -> int:

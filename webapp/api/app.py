@@ -23,6 +23,7 @@ from webapp.evaluations import api as evaluations
 from webapp.experiments import api as experiments
 from webapp.ingestion import api as ingest
 from webapp.ingestion.services import ingest as ingest_service
+from webapp.rollouts.api import annotations as annotation_routes
 from webapp.rollouts.api import tokens, trajectories, what_if
 from webapp.runs.api import alerts, logs, plans, runs, timelines
 from webapp.runs.api import checkpoints as run_checkpoints
@@ -51,6 +52,7 @@ class Api(NinjaAPI):
 
 api = Api(title="Trainyard", version="1", urls_namespace="api", docs_url=None, parser=StrictParser())
 api.add_router("", alerts.router)
+api.add_router("", annotation_routes.router)
 api.add_router("", datasets.router)
 api.add_router("", endpoints.router)
 api.add_router("", evaluations.router)

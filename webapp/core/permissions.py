@@ -113,6 +113,12 @@ def change_refusal(run: Run, role: Role, user_id: int | None) -> str:
     return f"Run {run.pk} belongs to {owner}: only {owner} and administrators may change it."
 
 
+def check_author(author_id: int | None, role: Role, user_id: int) -> None:
+    """Raise PermissionDenied unless the user is an operator who wrote something, or an administrator."""
+    if role is not Role.ADMIN and not (author_id == user_id and role.includes(Role.OPERATOR)):
+        raise PermissionDenied("Only its author and administrators may remove this.")
+
+
 def check_change(run: Run, role: Role, user_id: int) -> None:
     """Raise PermissionDenied if a user may not change a run and what belongs to it."""
     if refusal := change_refusal(run, role, user_id):

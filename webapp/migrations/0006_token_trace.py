@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0004_run_funnel'),
+        ('webapp', '0005_scanners'),
     ]
 
     operations = [

@@ -27,7 +27,8 @@ OPERATORS = {
     "run-acknowledge", "run-checkpoint", "run-edit", "evaluation-submission", "evaluation-submission-zip",
     "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
     "dataset-validate", "dataset-harden", "task-quarantine", "run-selected", "experiment-new",
-    "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive",
+    "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
+    "annotation-remove",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove"}
 """Pages by the least role that opens them; viewers open all other pages."""
@@ -45,6 +46,8 @@ API_OPERATORS = {
     "POST /datasets/{name}/sync", "POST /datasets/{name}/validate", "POST /datasets/{name}/harden",
     "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
     "GET /trajectories/{int:trajectory_id}/test-log", "POST /experiments",
+    "POST /trajectories/{int:trajectory_id}/annotations",
+    "DELETE /trajectories/{int:trajectory_id}/annotations/{int:annotation_id}",
     *(
         f"POST /experiments/{{int:experiment_id}}/{action}"
         for action in ("edit", "launch", "stop", "archive")
@@ -75,7 +78,7 @@ def known_arguments(yard: Yard) -> dict[str, Any]:
         "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key, "index": 0,
         "alert_id": yard.run.alerts.earliest("id").pk, "trajectory_id": trajectory.pk, "number": 0,
         "sign_in_id": 1, "token_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart",
-        "key": yard.tasks[0].key,
+        "key": yard.tasks[0].key, "annotation_id": 1,
     }  # fmt: skip
 
 

@@ -16,7 +16,9 @@ from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.pair import Alignment, align
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.trajectories import Trajectory
+from webapp.rollouts.selectors import annotations as annotation_reads
 from webapp.rollouts.selectors import learning as learning_reads
 from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors import scores as score_reads
@@ -171,8 +173,26 @@ class LaterVerdictOut(Schema):
     """Task of the row under which the patch was graded."""
 
 
+class AnnotationOut(Schema):
+    """A label or comment of a person."""
+
+    id: int
+    kind: str
+    """``label`` or ``comment``."""
+    text: str
+    step_index: int | None
+    """Index of the step; null for the whole trajectory."""
+    author: str | None
+    """Name of the author; null for a command, and after the author was removed."""
+
+    @staticmethod
+    def resolve_author(annotation: Annotation) -> str | None:
+        """Return the author's name."""
+        return annotation.author.get_username() if annotation.author is not None else None
+
+
 class TrajectoryDetail(TrajectoryOut):
-    """A trajectory with its patch, tests, scores, later verdicts and steps."""
+    """A trajectory with its patch, tests, scores, later verdicts, annotations and steps."""
 
     patch: str
     test_log: str | None
@@ -208,6 +228,8 @@ class TrajectoryDetail(TrajectoryOut):
     """Scores by verifiers' runs."""
     later_verdicts: list[LaterVerdictOut]
     """Verdicts by regradings."""
+    annotations: list[AnnotationOut]
+    """Labels and comments of people, oldest first."""
 
 
 class TrajectoryPage(Schema):
@@ -241,6 +263,8 @@ class SearchQuery(Schema):
     """A kind of sign of tampering, or ``any``."""
     flip: Text = ""
     """A kind of flip by any regrading, such as ``passed_failed``, or ``any``."""
+    label: Text = ""
+    """A label of the trajectory or one of its steps."""
     reward_min: float | None = None
     reward_max: float | None = None
     steps_min: int | None = None
@@ -259,9 +283,16 @@ class MatchOut(Schema):
 
 
 class FoundOut(TrajectoryOut):
-    """A trajectory, with its first matching texts."""
+    """A trajectory, with its labels and its first matching texts."""
 
+    labels: list[str]
+    """Labels of the trajectory and its steps."""
     matches: list[MatchOut]
+
+    @staticmethod
+    def resolve_labels(row: Trajectory) -> list[str]:
+        """Return the texts of the labels, each once."""
+        return list(dict.fromkeys(label.text for label in getattr(row, "labels", ())))
 
 
 class SearchPage(Schema):
@@ -403,6 +434,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
         "tests": reads.tests(trajectory.pk),
         "scores": score_reads.given_to([trajectory]),
         "later_verdicts": list(regrade_reads.later_verdicts(trajectory)),
+        "annotations": annotation_reads.annotations_of(trajectory.pk),
     }
 
 

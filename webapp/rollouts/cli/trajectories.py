@@ -135,7 +135,9 @@ def _described(step: OutlineRow | None) -> str:
 
 
 def search(
-    words: Annotated[str, typer.Argument(help='words, "a phrase", or, -without')],
+    words: Annotated[
+        str, typer.Argument(help='words, "a phrase", or, -without; none: by filters alone')
+    ] = "",
     run: Annotated[int | None, typer.Option(help="Only trajectories of this run.")] = None,
     place: Annotated[
         str,
@@ -155,10 +157,11 @@ def search(
             help="Only flips of this kind by regradings, or `any`.",
         ),
     ] = "",
+    label: Annotated[str, typer.Option(help="Only with this label.")] = "",
     number: Number = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Search all trajectories for words and print the first matching texts of each."""
+    """Search all trajectories by words and filters; print the first matching texts of each."""
     if len(words) > MOST_CHARS:
         raise CommandError(f"words: expected at most {MOST_CHARS} characters")
     filters = TrajectoryFilters(
@@ -170,6 +173,7 @@ def search(
         termination=termination,
         phase=phase,
         flip=flip,
+        label=label,
     )
     result = search_trajectories(filters, before=None, size=number, with_answers=True)
     if as_json:
@@ -177,8 +181,10 @@ def search(
         return
     pattern = words_pattern(words)
     for row in result.rows:
+        page = trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index)
+        if not words:
+            print(visible_line(f"{page} {row.termination or row.state} {row.verdict}".rstrip()))
         for match in result.matches.get(row.pk, []):
-            page = trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index)
             piece = snippet(match, pattern)
             print(visible_line(f"{page}{piece.query} {piece.text}"))
     more = " or more" if result.capped else ""

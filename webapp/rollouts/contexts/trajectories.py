@@ -38,14 +38,17 @@ from webapp.rollouts.contexts.snippets import Snippet, snippet, words_pattern
 from webapp.rollouts.contexts.staleness import Staleness, staleness_of
 from webapp.rollouts.contexts.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
 from webapp.rollouts.contexts.tokens import tokenless_reason
+from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import Score
 from webapp.rollouts.models.trajectories import TestResult, Trajectory
+from webapp.rollouts.selectors import annotations as annotation_reads
 from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
 from webapp.rollouts.selectors.search import MOST_CHARS, OBSERVED, PLACES, TrajectoryFilters, search
+from webapp.rollouts.services import annotations as annotation_writes
 from webapp.rollouts.services.rows import PASSED
 from webapp.runs.models.runs import Run
 
@@ -109,6 +112,12 @@ class TrajectoryContext:
     """Scores by verifiers' runs."""
     later_verdicts: tuple[Regrade, ...]
     """Verdicts by regradings."""
+    annotations: tuple[Annotation, ...]
+    """Labels and comments, oldest first."""
+    labels: tuple[str, ...]
+    """Frequent labels of all trajectories."""
+    note_kinds: tuple[tuple[str, int], ...]
+    """Kinds of annotations, each with the length of its longest text."""
     shows_answer: bool
     """True if the user may see the gold patch and the output of the hidden tests."""
     has_repository: bool
@@ -213,6 +222,9 @@ def build_trajectory(
         findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
         scores=tuple(score_reads.given_to([trajectory])),
         later_verdicts=tuple(regrade_reads.later_verdicts(trajectory)),
+        annotations=tuple(annotation_reads.annotations_of(trajectory.pk)),
+        labels=tuple(annotation_reads.common_labels()),
+        note_kinds=tuple((kind.value, most) for kind, most in annotation_writes.MOST_CHARS.items()),
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
     )
@@ -261,6 +273,8 @@ class SearchContext:
     """Kinds of signs of tampering."""
     flips: tuple[tuple[str, str], ...]
     """Kinds of flips by regradings."""
+    labels: tuple[str, ...]
+    """Frequent labels."""
     terminations: tuple[tuple[str, str], ...]
     places: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
@@ -290,6 +304,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
         phase=params.get("phase", ""),
         finding=params.get("finding", ""),
         flip=params.get("flip", ""),
+        label=params.get("label", "").strip(),
         reward_min=_number(params.get("reward_min", "")),
         reward_max=_number(params.get("reward_max", "")),
         steps_min=whole(least),
@@ -319,6 +334,7 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
         verdicts=choices_of(Verdict),
         findings=(("any", "any sign"), *choices_of(FindingKind)),
         flips=(("any", "any flip"), *choices_of(FLIPS)),
+        labels=tuple(annotation_reads.common_labels()),
         terminations=choices_of(("running", *TerminationReason)),
         places=tuple(PLACES.items()),
         unread=_unread(filters),

@@ -9,11 +9,18 @@ from webapp.rollouts.models.trajectories import Trajectory
 
 
 class Annotation(models.Model):
-    """A label (one word, countable) or a comment on a trajectory or one of its steps."""
+    """A label (a few words, countable) or a comment on a trajectory or one of its steps."""
+
+    class Kind(models.TextChoices):
+        """Kind of the text."""
+
+        LABEL = "label"
+        COMMENT = "comment"
 
     trajectory = models.ForeignKey(Trajectory, on_delete=models.CASCADE, related_name="annotations")
     step_index = models.IntegerField(null=True, blank=True)
-    kind = models.CharField(max_length=8, choices=[("label", "label"), ("comment", "comment")])
+    """None for the whole trajectory."""
+    kind = models.CharField(max_length=8, choices=Kind.choices)
     text = models.TextField()
     author = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
@@ -22,6 +29,19 @@ class Annotation(models.Model):
 
     class Meta:
         ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["trajectory", "step_index", "text"],
+                condition=models.Q(kind="label"),
+                nulls_distinct=False,
+                name="annotation_label_key",
+            )
+        ]
+        indexes = [
+            models.Index(
+                fields=["text", "trajectory"], condition=models.Q(kind="label"), name="annotation_label"
+            )
+        ]
 
     def __str__(self) -> str:
         return f"{self.kind} on trajectory {self.trajectory_id}"

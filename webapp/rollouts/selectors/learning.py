@@ -11,10 +11,11 @@ from django.db.models import Q, QuerySet
 
 from engine.config.learning.fine_tuning import TrajectoryQuery
 from engine.events.selection import select
-from engine.events.stored_trajectories import StoredStep, StoredTrajectory
+from engine.events.stored_trajectories import StoredAnnotation, StoredStep, StoredTrajectory
 from engine.events.token_block import TokenBlock
 from engine.types import TerminationReason, Verdict
 from webapp.datasets.models.datasets import Task
+from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.trajectories import Step, TokenBlob, Trajectory
 from webapp.runs.models.runs import Run
 
@@ -164,7 +165,8 @@ def stored(ids: Sequence[int], *, with_tokens: bool = True) -> Iterator[StoredTr
         with_tokens: whether to read their token ids.
     """
     for batch in (ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)):
-        rows = Trajectory.objects.select_related("run", "task").defer("test_log", "detail").in_bulk(batch)
+        found = Trajectory.objects.select_related("run", "task").prefetch_related("annotations__author")
+        rows = found.defer("test_log", "detail").in_bulk(batch)
         steps: dict[int, list[StoredStep]] = {pk: [] for pk in batch}
         for step in Step.objects.filter(trajectory_id__in=batch).order_by("trajectory_id", "index"):
             steps[step.trajectory_id].append(_step(step))
@@ -182,6 +184,15 @@ def _step(step: Step) -> StoredStep:
         arguments=step.arguments,
         observation=step.observation,
         error=step.error,
+    )
+
+
+def _annotation(annotation: Annotation) -> StoredAnnotation:
+    return StoredAnnotation(
+        kind=annotation.kind,
+        text=annotation.text,
+        step=annotation.step_index,
+        author=annotation.author.get_username() if annotation.author else "",
     )
 
 
@@ -203,4 +214,5 @@ def _stored(row: Trajectory, steps: list[StoredStep], blob: TokenBlob | None) ->
         patch=row.patch,
         steps=steps,
         tokens=None if blob is None else TokenBlock(bytes(blob.data), blob.length, blob.samples),
+        annotations=[_annotation(annotation) for annotation in row.annotations.all()],
     )

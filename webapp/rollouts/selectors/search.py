@@ -18,6 +18,7 @@ from django.db.models.functions import Left, RowNumber
 
 from webapp.datasets.models.datasets import INDEXED_CHARS, Task
 from webapp.rollouts.models.trajectories import Step, Trajectory
+from webapp.rollouts.selectors.annotations import labelled, with_labels
 from webapp.rollouts.selectors.regrades import has_flipped
 from webapp.rollouts.selectors.trajectories import with_token_flag
 from webapp.runs.models.runs import Run
@@ -56,6 +57,8 @@ class TrajectoryFilters:
     """A kind of sign of tampering, or ``any``."""
     flip: str = ""
     """A kind of flip by any regrading, or ``any``."""
+    label: str = ""
+    """A label of the trajectory or one of its steps."""
     reward_min: float | None = None
     reward_max: float | None = None
     steps_min: int | None = None
@@ -128,6 +131,8 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
         rows = rows.filter(findings__contains=[{"kind": filters.finding}])
     if filters.flip:
         rows = rows.filter(has_flipped(filters.flip))
+    if filters.label:
+        rows = rows.filter(pk__in=labelled(filters.label))
     if filters.reward_min is not None:
         rows = rows.filter(reward__gte=filters.reward_min)
     if filters.reward_max is not None:
@@ -143,24 +148,22 @@ class _Texts:
     Args:
         filters: the query.
         rows: trajectories that pass the other filters.
-        with_answers: whether the oracle's rollouts are searched, which contain the gold patches.
+        oracles: runs whose rollouts are not searched, because they contain the gold patches.
     """
 
-    def __init__(self, filters: TrajectoryFilters, rows: QuerySet[Trajectory], *, with_answers: bool) -> None:
+    def __init__(
+        self, filters: TrajectoryFilters, rows: QuerySet[Trajectory], *, oracles: Sequence[int]
+    ) -> None:
         query = SearchQuery(filters.q, config="simple", search_type="websearch")
         self.steps, self.observed = Step.objects.none(), Step.objects.none()
         self.patches, self.tasks = Trajectory.objects.none(), Task.objects.none()
-        visible = rows
-        if not with_answers:
-            oracles = list(Run.playing_answers().values_list("pk", flat=True))
-            visible = rows.exclude(run__in=oracles)
+        visible = rows.exclude(run__in=oracles)
         if filters.looks_into("steps"):
             vector = SearchVector("search_text", config="simple")
             self.steps = Step.objects.annotate(document=vector).filter(document=query)
             if filters.run is not None:
                 self.steps = self.steps.filter(trajectory__run_id=filters.run)
-            if not with_answers:
-                self.steps = self.steps.exclude(trajectory__run__in=oracles)
+            self.steps = self.steps.exclude(trajectory__run__in=oracles)
         if filters.looks_into("observations") and (condition := _contains(filters.q)) is not None:
             newest = list(visible.order_by("-pk").values_list("pk", flat=True)[:OBSERVED])
             self.observed = Step.objects.filter(condition, trajectory_id__in=newest)
@@ -233,19 +236,22 @@ def search(
 ) -> SearchResult:
     """Return trajectories that pass every filter; with words, those with a text that contains them.
 
-    The oracle's rollouts are searched for words only ``with_answers``.
+    The oracle's rollouts are searched for words and labels only ``with_answers``.
     """
     rows = _narrowed(filters)
+    oracles = [] if with_answers else list(Run.playing_answers().values_list("pk", flat=True))
+    if filters.label:
+        rows = rows.exclude(run__in=oracles)
     capped, texts = False, None
     if filters.q:
-        texts = _Texts(filters, rows, with_answers=with_answers)
+        texts = _Texts(filters, rows, oracles=oracles)
         condition, capped = texts.condition()
         rows = rows.filter(condition)
     total = rows.count()
     if before:
         rows = rows.filter(pk__lt=before)
     shown = list(
-        with_token_flag(rows)
+        with_labels(with_token_flag(rows), hidden_runs=oracles)
         .select_related("run", "task")
         .defer("patch", "test_log", "detail", "error", "run__config", "task__problem_statement")
         .order_by("-pk")[: size + 1]

@@ -19,6 +19,7 @@ from webapp.rollouts.models.trajectories import (
     Trajectory,
     TrajectoryOpening,
 )
+from webapp.rollouts.selectors.annotations import with_labels
 
 _TEST_OUTPUTS = frozenset(
     {"custom_test_outputs", "regression_test_output", "eval_logs", "report", "test_output", "test_result"}
@@ -50,10 +51,10 @@ def with_token_flag(rows: QuerySet[Trajectory]) -> QuerySet[Trajectory]:
 
 
 def newest(run_id: int, limit: int = 50) -> tuple[list[Trajectory], int]:
-    """Return a run's newest trajectories and the number of all of them."""
+    """Return a run's newest trajectories with their labels, and the number of all of them."""
     rows = Trajectory.objects.filter(run_id=run_id)
     shown = (
-        with_token_flag(rows)
+        with_labels(with_token_flag(rows))
         .select_related("task")
         .defer("patch", "test_log", "detail", "error", "task__problem_statement")
         .order_by("-pk")[:limit]

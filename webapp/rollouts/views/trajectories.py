@@ -89,7 +89,8 @@ def trajectory_detail(
     return page(request, person, "rollouts/trajectories/detail.html", context)
 
 
-def _readable_trajectory(person: Person, trajectory_id: int) -> Trajectory:
+def readable_trajectory(person: Person, trajectory_id: int) -> Trajectory:
+    """Return the trajectory. Raises Http404, or PermissionDenied for an oracle's rollout."""
     trajectory = reads.get_by_id(trajectory_id)
     if trajectory is None:
         raise Http404("There is no such trajectory.")
@@ -100,7 +101,7 @@ def _readable_trajectory(person: Person, trajectory_id: int) -> Trajectory:
 @viewer
 def found(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
     """Render the occurrences of the text ``find`` in a rollout's steps."""
-    trajectory = _readable_trajectory(person, trajectory_id)
+    trajectory = readable_trajectory(person, trajectory_id)
     text = text_to_find(params_of(request))
     hits = find_text(trajectory.pk, text) if text else None
     return render(request, "rollouts/trajectories/_found.html", {"found": hits})
@@ -109,7 +110,7 @@ def found(request: HttpRequest, person: Person, trajectory_id: int) -> HttpRespo
 @viewer
 def step_window(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
     """Return steps in full from ``from`` on as HTML, for a page that shows them as one line each."""
-    _readable_trajectory(person, trajectory_id)
+    readable_trajectory(person, trajectory_id)
     start = whole(params_of(request).get("from", "")) or 0
     rows = step_reads.steps(trajectory_id, start=start, limit=WINDOW_STEPS)
     return render(request, "rollouts/trajectories/_window.html", {"views": window(rows, chars=WINDOW_CHARS)})
@@ -132,14 +133,14 @@ def step_text(
 @viewer
 def trajectory_tokens(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
     """Render the sampled tokens of a trained rollout, with the arithmetic of their gradients."""
-    context = build_token_trace(_readable_trajectory(person, trajectory_id), params_of(request))
+    context = build_token_trace(readable_trajectory(person, trajectory_id), params_of(request))
     return page(request, person, "rollouts/trajectories/tokens.html", context)
 
 
 @viewer
 def token_arithmetic(request: HttpRequest, person: Person, trajectory_id: int, number: int) -> HttpResponse:
     """Render the arithmetic of one sampled token."""
-    token = explain_token(_readable_trajectory(person, trajectory_id), number)
+    token = explain_token(readable_trajectory(person, trajectory_id), number)
     if token is None:
         raise Http404(f"Rollout {trajectory_id} has no recorded token {number}.")
     return render(request, "rollouts/trajectories/_token.html", {"token": token})
@@ -152,7 +153,7 @@ def patch(
     trajectory_id: int,
 ) -> HttpResponse:
     """Return the complete patch of a rollout as plain text."""
-    trajectory = _readable_trajectory(person, trajectory_id)
+    trajectory = readable_trajectory(person, trajectory_id)
     return HttpResponse(trajectory.patch, content_type="text/plain; charset=utf-8")
 
 
@@ -210,7 +211,7 @@ def trajectory_compare(request: HttpRequest, person: Person) -> HttpResponse:
     numbers = [whole(params.get(name, ""), most=MOST_ID) for name in ("left", "right")]
     if None in numbers:
         raise Http404("Name two trajectories, as ?left=12&right=15.")
-    left, right = (_readable_trajectory(person, number or 0) for number in numbers)
+    left, right = (readable_trajectory(person, number or 0) for number in numbers)
     return page(request, person, "rollouts/trajectories/compare.html", build_pair(left, right, params))
 
 
