@@ -11,9 +11,9 @@ from datetime import UTC, datetime
 
 from engine.events.types import GroupMember, StepFinished, TrajectoryFinished, TrajectoryStarted
 from engine.patches.sections import submission_hash
+from engine.scanners.tool_kinds import action_kind
 from engine.types import TestOutcome
 from webapp.rollouts.models.trajectories import Trajectory
-from webapp.rollouts.services.tool_kinds import action_kind
 
 SEARCH_CHARS = 2_000
 """Characters of a step that are indexed for full-text search (PostgreSQL refuses vectors above 1 MB)."""
