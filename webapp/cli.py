@@ -35,7 +35,7 @@ from webapp.experiments import cli as experiments
 from webapp.ingestion import cli as ingestion
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
-from webapp.rollouts.cli import trajectories
+from webapp.rollouts.cli import scanners, trajectories
 from webapp.runs.cli import alerts, control, launch, plan, quickstart
 from webapp.sandboxes import cli as sandboxes
 from webapp.supervisor.cli import doctor, services
@@ -85,7 +85,7 @@ for _command in (
     app.command()(_command)
 
 _run = command_group("Launch, list, control, edit and compare runs.")
-for _commands in (launch.app, control.app, experiments.run_app, rollouts.app, regrade.app):
+for _commands in (launch.app, control.app, experiments.run_app, rollouts.app, regrade.app, scanners.run_app):
     _run.add_typer(_commands)
 for _commands in (imports.app, dataset_runs.app):
     datasets.app.add_typer(_commands)
@@ -96,6 +96,7 @@ for _name, _group in (
     ("run", _run),
     ("dataset", datasets.app),
     ("trajectories", trajectories.app),
+    ("scanner", scanners.app),
     ("evaluation", evaluation.app),
     ("grade", grade.app),
     ("experiment", experiments.app),

@@ -10,6 +10,7 @@ from webapp.endpoints.models import Endpoint
 from webapp.experiments.models import Experiment
 from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.regrades import Regrade
+from webapp.rollouts.models.scans import PatternScanner, Scan
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.models.trajectories import (
     Group,
@@ -46,6 +47,7 @@ __all__ = [
     "Group",
     "ImportedFields",
     "Iteration",
+    "PatternScanner",
     "Pool",
     "Proof",
     "QuarantineDecision",
@@ -54,6 +56,7 @@ __all__ = [
     "Run",
     "RunAttempt",
     "Sandbox",
+    "Scan",
     "Score",
     "SignIn",
     "Step",

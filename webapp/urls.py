@@ -19,7 +19,7 @@ from webapp.experiments.views import experiments, run_compare
 from webapp.experiments.views import launch as experiment_launch
 from webapp.overview.views import metrics, overview
 from webapp.rollouts.views import annotations as annotation_forms
-from webapp.rollouts.views import trajectories
+from webapp.rollouts.views import scanners, trajectories
 from webapp.runs.views import new as run_new
 from webapp.runs.views import runs
 from webapp.sandboxes import views as sandboxes
@@ -134,6 +134,10 @@ urlpatterns = [
         annotation_forms.annotation_remove,
         name="annotation-remove",
     ),
+    path("scanners/", scanners.scanner_list, name="scanner-list"),
+    path("scanners/save/", scanners.scanner_save, name="scanner-save"),
+    path("scanners/scan/", scanners.scanner_scan, name="scanner-scan"),
+    path("scanners/<segment:name>/remove/", scanners.scanner_remove, name="scanner-remove"),
     path("runs/<int:run_id>/predictions.jsonl", trajectories.predictions, name="run-predictions"),
     path("runs/<int:run_id>/harness-report.json", trajectories.harness_report, name="run-harness-report"),
     path("sandboxes/", sandboxes.sandbox_list, name="sandbox-list"),

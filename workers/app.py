@@ -19,10 +19,12 @@ from django.conf import settings  # noqa: E402  (needs the app registry)
 from engine.errors import DatasetError  # noqa: E402
 from webapp.core.dispatch import TaskName  # noqa: E402
 from webapp.datasets.services import datasets  # noqa: E402
+from webapp.rollouts.services import scans  # noqa: E402
 from workers import lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0
 REAP_EVERY_S = 30.0
+SCAN_PAST_EVERY_S = 300.0
 
 app = Celery("trainyard", broker=settings.CELERY_BROKER_URL)
 app.conf.update(
@@ -43,6 +45,11 @@ app.conf.update(
             "task": TaskName.REAP.value,
             "schedule": REAP_EVERY_S,
             "options": {"expires": REAP_EVERY_S},
+        },
+        "scan_past": {
+            "task": TaskName.SCAN_PAST.value,
+            "schedule": SCAN_PAST_EVERY_S,
+            "options": {"expires": SCAN_PAST_EVERY_S},
         },
     },
 )
@@ -78,3 +85,15 @@ def reap() -> None:
 def sync_dataset(name: str, run_id: int | None = None) -> None:
     """Mirror a dataset folder in Postgres."""
     datasets.sync(name=name, run_id=run_id)
+
+
+@app.task(name=TaskName.SCAN.value)
+def scan(*trajectory_ids: int) -> None:
+    """Scan trajectories that have ended."""
+    scans.scan(trajectory_ids=trajectory_ids)
+
+
+@app.task(name=TaskName.SCAN_PAST.value)
+def scan_past(before: int | None = None) -> None:
+    """Scan a batch of the trajectories that a scanner has not read yet, the newest first."""
+    scans.sweep(before)

@@ -15,6 +15,11 @@ VIEW_TOOLS = frozenset({"open", "view", "view_file", "read_file", "read", "goto"
 WRITE_TOOLS = frozenset({"create", "create_file", "write_file", "write"})
 REPLACE_TOOLS = frozenset({"edit"})
 FINISH_TOOLS = frozenset({"finish", "submit"})
+COMMANDS = ("command", "cmd", "code", "script")
+PATHS = ("path", "file_path", "filename", "file_name", "file")
+TERMS = ("search_term", "pattern", "query", "regex")
+CONTENTS = ("file_text", "content", "contents", "text")
+"""Names of arguments: command or code, path, search term, complete text of a file."""
 _KINDS = (
     ("command", COMMAND_TOOLS | CODE_TOOLS),
     ("search", SEARCH_TOOLS),

@@ -24,7 +24,7 @@ from webapp.experiments import api as experiments
 from webapp.ingestion import api as ingest
 from webapp.ingestion.services import ingest as ingest_service
 from webapp.rollouts.api import annotations as annotation_routes
-from webapp.rollouts.api import tokens, trajectories, what_if
+from webapp.rollouts.api import scanners, search, tokens, trajectories, what_if
 from webapp.runs.api import alerts, logs, plans, runs, timelines
 from webapp.runs.api import checkpoints as run_checkpoints
 from webapp.runs.api import edits as run_edits
@@ -64,6 +64,8 @@ api.add_router("", pool.router)
 api.add_router("", run_checkpoints.router)
 api.add_router("", run_edits.router)
 api.add_router("", runs.router)
+api.add_router("", scanners.router)
+api.add_router("", search.router)
 api.add_router("", timelines.router)
 api.add_router("", trajectories.router)
 api.add_router("", tokens.router)

@@ -29,6 +29,8 @@ class TaskName(StrEnum):
     RECONCILE = "trainyard.reconcile"
     REAP = "trainyard.reap"
     SYNC_DATASET = "trainyard.sync_dataset"
+    SCAN = "trainyard.scan"
+    SCAN_PAST = "trainyard.scan_past"
 
 
 @cache

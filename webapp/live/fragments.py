@@ -247,8 +247,8 @@ AREAS: Mapping[str, frozenset[str]] = {
     "run": frozenset({"progress", "rollouts", "pool"}),
 }
 """Areas of ``ingestion.services.changes`` shown by a page, in addition to ``run``, which every page shows."""
-_SHOWING_STEPS = ("trajectories", "events", "log")
-"""Tabs of the run page that change after a step."""
+_SHOWN_BY = {"steps": ("trajectories", "events", "log"), "scans": ("behaviours",)}
+"""Tabs of the run page that change after a step, or after a rollout was scanned."""
 
 
 def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -> bool:
@@ -258,7 +258,8 @@ def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -
     if not AREAS.get(subscription.page, frozenset()).isdisjoint(changes["areas"]):
         return True
     if subscription.page == "run":
-        return "steps" in changes["areas"] and dict(subscription.params).get("tab") in _SHOWING_STEPS
+        tab = dict(subscription.params).get("tab")
+        return any(tab in _SHOWN_BY.get(area, ()) for area in changes["areas"])
     if subscription.page not in ("iteration", "group", "trajectory"):
         return False
     target = subscription.target

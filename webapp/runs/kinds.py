@@ -13,8 +13,8 @@ from types import MappingProxyType
 from engine.types import RunKind
 
 TABS = (
-    "groups", "trajectories", "tasks", "timeline", "evaluation", "engines", "sandboxes", "checkpoints",
-    "events", "log", "configuration",
+    "groups", "trajectories", "behaviours", "tasks", "timeline", "evaluation", "engines", "sandboxes",
+    "checkpoints", "events", "log", "configuration",
 )  # fmt: skip
 _CHARTS = ("reward", "solve", "steps", "response", "thinking", "termination")
 

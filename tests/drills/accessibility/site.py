@@ -235,6 +235,7 @@ def addresses(site: Site) -> dict[str, str]:
         "sandboxes of a run": f"/sandboxes/?run={run}",
         "endpoints": "/endpoints/",
         "endpoint": "/endpoints/?edit=hosted",
+        "scanners": "/scanners/",
         "experiments": "/experiments/",
         "new experiment": "/experiments/new/",
         "experiment": f"/experiments/{yard.experiment.pk}/",

@@ -32,12 +32,16 @@ COMMANDS = {
     "demo", "up", "quickstart", "doctor", "plan", "collect", "search",
     *(f"run {name}" for name in (
         "launch", "list", "stop", "token", "pause", "resume", "clone", "edit", "log", "compare", "timeline",
-        "what-if", "export", "regrade", "flips", "tasks",
+        "what-if", "export", "regrade", "flips", "tasks", "behaviours",
     )),
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty",
     )),
-    *(f"trajectories {name}" for name in ("import", "export", "count", "compare", "tokens")),
+    *(f"trajectories {name}" for name in (
+        "import", "export", "count", "compare", "tokens", "label", "comment", "annotations",
+        "remove-annotation",
+    )),
+    *(f"scanner {name}" for name in ("list", "add", "remove", "scan")),
     *(f"evaluation {name}" for name in ("report", "compare", "predictions", "submission")),
     "grade predictions", "grade log",
     *(f"experiment {name}" for name in (

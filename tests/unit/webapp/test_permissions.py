@@ -28,9 +28,9 @@ OPERATORS = {
     "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
     "dataset-validate", "dataset-harden", "task-quarantine", "run-selected", "experiment-new",
     "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
-    "annotation-remove",
+    "annotation-remove", "scanner-save", "scanner-remove",
 }  # fmt: skip
-ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove"}
+ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove", "scanner-scan"}
 """Pages by the least role that opens them; viewers open all other pages."""
 ENGINES = {f"POST /runs/{{int:run_id}}/{name}" for name in ("events", "heartbeat", "secrets")}
 API_OPERATORS = {
@@ -47,6 +47,7 @@ API_OPERATORS = {
     "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
     "GET /trajectories/{int:trajectory_id}/test-log", "POST /experiments",
     "POST /trajectories/{int:trajectory_id}/annotations",
+    "PUT /scanners/{name}", "DELETE /scanners/{name}",
     "DELETE /trajectories/{int:trajectory_id}/annotations/{int:annotation_id}",
     *(
         f"POST /experiments/{{int:experiment_id}}/{action}"
@@ -56,6 +57,7 @@ API_OPERATORS = {
     "GET /runs/{int:run_id}/evaluations/{phase}/{int:iteration}/submission/findings",
 }  # fmt: skip
 API_ADMINISTRATORS = {
+    "POST /scanners/scan",
     "PUT /endpoints/{name}",
     "DELETE /endpoints/{name}",
     "POST /endpoints/{name}/test",

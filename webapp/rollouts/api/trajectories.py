@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from ninja import Field, Query, Router, Schema
+from ninja import Field, Router, Schema
 from ninja.errors import HttpError
 
 from webapp.api.auth import answer_reader, caller, role_of_caller, viewer
@@ -15,7 +15,7 @@ from webapp.core.permissions import check_rollouts
 from webapp.core.services import audit
 from webapp.evaluations.selectors import predictions as prediction_reads
 from webapp.rollouts.contexts.pair import Alignment, align
-from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.contexts.scanners import hits_in
 from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import annotations as annotation_reads
@@ -24,7 +24,6 @@ from webapp.rollouts.selectors import regrades as regrade_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
-from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, SearchResult, TrajectoryFilters, search
 from webapp.runs.api.runs import ScoreOut
 from webapp.runs.api.runs import find as find_run
 from webapp.runs.models.runs import Run
@@ -191,6 +190,17 @@ class AnnotationOut(Schema):
         return annotation.author.get_username() if annotation.author is not None else None
 
 
+class ScannerHitsOut(Schema):
+    """Hits of one scanner; ``step`` is null for the whole trajectory."""
+
+    name: str
+    words: str
+    version: int
+    count: int
+    first: list[tuple[int | None, str]]
+    """Step and detail of the first hits."""
+
+
 class TrajectoryDetail(TrajectoryOut):
     """A trajectory with its patch, tests, scores, later verdicts, annotations and steps."""
 
@@ -230,6 +240,8 @@ class TrajectoryDetail(TrajectoryOut):
     """Verdicts by regradings."""
     annotations: list[AnnotationOut]
     """Labels and comments of people, oldest first."""
+    hits: list[ScannerHitsOut] | None
+    """Hits of scanners; null if the trajectory has not been scanned."""
 
 
 class TrajectoryPage(Schema):
@@ -237,71 +249,6 @@ class TrajectoryPage(Schema):
 
     total: int
     items: list[TrajectoryOut]
-    next_before: int | None
-
-
-_NO_NUL = r"^[^\x00]*$"
-Text = Annotated[str, Field(pattern=_NO_NUL)]
-"""Text of a filter; PostgreSQL stores no NUL."""
-
-
-class SearchQuery(Schema):
-    """Filters of a search; empty means everything."""
-
-    q: str = Field("", max_length=MOST_CHARS, pattern=_NO_NUL)
-    """Words: ``"a phrase"``, ``or``, ``-without``."""
-    place: str = ""
-    """Texts to search: ``steps``, ``observations`` (of a run or a task), ``patches`` or ``statements``;
-    empty for all."""
-    run: int | None = None
-    task: Text = ""
-    """A task's key, or a part of its readable name."""
-    verdict: Text = ""
-    termination: Text = ""
-    phase: Text = ""
-    finding: Text = ""
-    """A kind of sign of tampering, or ``any``."""
-    flip: Text = ""
-    """A kind of flip by any regrading, such as ``passed_failed``, or ``any``."""
-    label: Text = ""
-    """A label of the trajectory or one of its steps."""
-    reward_min: float | None = None
-    reward_max: float | None = None
-    steps_min: int | None = None
-
-
-class MatchOut(Schema):
-    """A matching text."""
-
-    part: str
-    """``step`` (thought and action), ``observation``, ``patch`` or ``statement``."""
-    index: int | None
-    """Index of the step; null for other parts."""
-    action: str
-    text: str
-    """Excerpt around the first match."""
-
-
-class FoundOut(TrajectoryOut):
-    """A trajectory, with its labels and its first matching texts."""
-
-    labels: list[str]
-    """Labels of the trajectory and its steps."""
-    matches: list[MatchOut]
-
-    @staticmethod
-    def resolve_labels(row: Trajectory) -> list[str]:
-        """Return the texts of the labels, each once."""
-        return list(dict.fromkeys(label.text for label in getattr(row, "labels", ())))
-
-
-class SearchPage(Schema):
-    """One page of found trajectories; ``next_before`` is the cursor of the next page."""
-
-    total: int
-    capped: bool
-    """Whether more texts match than were considered."""
-    items: list[FoundOut]
     next_before: int | None
 
 
@@ -361,44 +308,6 @@ def list_trajectories(
     return {"total": rows.count(), "items": items, "next_before": items[-1].pk if more else None}
 
 
-@router.get("/trajectories", response=SearchPage)
-def search_trajectories(
-    request: HttpRequest, filters: Query[SearchQuery], before: int | None = None, size: int = 50
-) -> dict[str, Any]:
-    """Search by words and numbers, newest first; pass ``next_before`` as ``before`` for the next page."""
-    if filters.place not in ("", *PLACES):
-        raise HttpError(422, f"place: expected one of {', '.join(PLACES)}, not {filters.place[:80]!r}")
-    sees_answers = role_of_caller(request).sees_answers
-    result = search(
-        TrajectoryFilters(**filters.model_dump()),
-        before=before,
-        size=max(1, min(size, MAX_SIZE)),
-        with_answers=sees_answers,
-    )
-    return search_page(result, filters.q)
-
-
-def search_page(result: SearchResult, q: str) -> dict[str, Any]:
-    """Return the trajectories of a search with the pieces of text that match ``q``, as a ``SearchPage``."""
-    pattern = words_pattern(q)
-    for row in result.rows:
-        row.matches = [  # type: ignore[attr-defined]
-            {
-                "part": match.part,
-                "index": match.index,
-                "action": match.action,
-                "text": snippet(match, pattern).text,
-            }
-            for match in result.matches.get(row.pk, ())
-        ]
-    return {
-        "total": result.total,
-        "capped": result.capped,
-        "items": list(result.rows),
-        "next_before": result.next_before,
-    }
-
-
 @router.get("/trajectories/compare", response=AlignmentOut)
 def compare_trajectories(request: HttpRequest, left: int, right: int) -> Alignment:
     """Align the steps of two trajectories by their actions (tool and arguments)."""
@@ -434,6 +343,7 @@ def get_trajectory(request: HttpRequest, trajectory_id: int) -> dict[str, Any]:
         "tests": reads.tests(trajectory.pk),
         "scores": score_reads.given_to([trajectory]),
         "later_verdicts": list(regrade_reads.later_verdicts(trajectory)),
+        "hits": hits_in(trajectory),
         "annotations": annotation_reads.annotations_of(trajectory.pk),
     }
 

@@ -25,8 +25,9 @@ from webapp.core.cli import (
 )
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.contexts.numbers import MOST_ID
+from webapp.rollouts.api.search import SearchPage, search_page
 from webapp.rollouts.api.tokens import TokenTraceOut, trace_window
-from webapp.rollouts.api.trajectories import AlignmentOut, SearchPage, search_page
+from webapp.rollouts.api.trajectories import AlignmentOut
 from webapp.rollouts.contexts.advantage import algorithm_of
 from webapp.rollouts.contexts.pair import align
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
@@ -158,6 +159,7 @@ def search(
         ),
     ] = "",
     label: Annotated[str, typer.Option(help="Only with this label.")] = "",
+    scanner: Annotated[str, typer.Option(help="Only with a hit of this scanner.")] = "",
     number: Number = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -174,6 +176,7 @@ def search(
         phase=phase,
         flip=flip,
         label=label,
+        scanner=scanner,
     )
     result = search_trajectories(filters, before=None, size=number, with_answers=True)
     if as_json:

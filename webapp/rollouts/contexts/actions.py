@@ -1,6 +1,6 @@
 """Page view of an action, by kind of tool: command, edit (as a diff), view, search, submission.
 
-To add a kind of tool, add its names to ``webapp.rollouts.services.tool_kinds`` and a function here.
+To add a kind of tool, add its names to ``engine.scanners.tool_kinds`` and a function here.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from engine.scanners import tool_kinds
+from engine.scanners.tool_kinds import COMMANDS, CONTENTS, PATHS, TERMS
 from webapp.rollouts.contexts.diffs import EDIT_LINES, Diff, added_diff, edit_diff
 from webapp.rollouts.models.trajectories import Step
-from webapp.rollouts.services import tool_kinds
 
 ACTIONS = ("command", "search", "view", "edit", "finish", "other", "none")
 TITLE_CHARS = 200
 TEXT_CHARS = 20_000
 ARGUMENT_CHARS = 2_000
-_COMMANDS = ("command", "cmd", "code", "script")
-_PATHS = ("path", "file_path", "filename", "file_name", "file")
-_TERMS = ("search_term", "pattern", "query", "regex")
 _NAMES = ("file_name", "filename", "name")
-_PLACES = (*_PATHS, "dir")
+_PLACES = (*PATHS, "dir")
 _REPLACED = (("search", "replace"), ("old_string", "new_string"), ("old_str", "new_str"))
 """Arguments with the replaced and the new text."""
-_CONTENTS = ("file_text", "content", "contents", "text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,20 +112,20 @@ def _body(step: Step, limit: int) -> ActionBody:
     if tool in tool_kinds.EDITOR_TOOLS:
         return _editor(arguments, limit)
     if tool in tool_kinds.COMMAND_TOOLS | tool_kinds.CODE_TOOLS:
-        command = _text(arguments, *_COMMANDS)
+        command = _text(arguments, *COMMANDS)
         note = "" if tool in tool_kinds.COMMAND_TOOLS else "Python"
-        rest = _rest(arguments, *_COMMANDS)
+        rest = _rest(arguments, *COMMANDS)
         return ActionBody("command", first_line(command), note, text=command, arguments=rest)
     if tool in tool_kinds.SEARCH_TOOLS:
-        terms = _TERMS if _text(arguments, *_TERMS) else _NAMES
+        terms = TERMS if _text(arguments, *TERMS) else _NAMES
         places = [name for name in _PLACES if name not in terms]
         where = _text(arguments, *places)
         rest = _rest(arguments, *terms, *places)
         title = first_line(_text(arguments, *terms)) or tool
         return ActionBody("search", title, f"in {where[:TITLE_CHARS]}" if where else "", arguments=rest)
     if tool in tool_kinds.VIEW_TOOLS:
-        path = short_path(_text(arguments, *_PATHS))[:TITLE_CHARS]
-        return ActionBody("view", path or tool.replace("_", " "), arguments=_rest(arguments, *_PATHS))
+        path = short_path(_text(arguments, *PATHS))[:TITLE_CHARS]
+        return ActionBody("view", path or tool.replace("_", " "), arguments=_rest(arguments, *PATHS))
     if tool in tool_kinds.WRITE_TOOLS:
         return _created(arguments, limit)
     if tool in tool_kinds.REPLACE_TOOLS:
@@ -172,16 +169,16 @@ def _replacement(tool: str, arguments: Mapping[str, Any], limit: int) -> ActionB
     names = next((pair for pair in _REPLACED if all(name in arguments for name in pair)), None)
     if names is None:
         return ActionBody("call", tool, arguments=_rest(arguments))
-    path, (old, new) = _text(arguments, *_PATHS), names
+    path, (old, new) = _text(arguments, *PATHS), names
     diff = edit_diff(_text(arguments, old), _text(arguments, new), path, limit)
     title = short_path(path)[:TITLE_CHARS] or tool
-    return ActionBody("edit", title, "replace", diff=diff, arguments=_rest(arguments, *_PATHS, *names))
+    return ActionBody("edit", title, "replace", diff=diff, arguments=_rest(arguments, *PATHS, *names))
 
 
 def _created(arguments: Mapping[str, Any], limit: int) -> ActionBody:
-    path = _text(arguments, *_PATHS)
-    diff = added_diff(_text(arguments, *_CONTENTS), path, limit)
-    rest = _rest(arguments, "command", *_PATHS, *_CONTENTS)
+    path = _text(arguments, *PATHS)
+    diff = added_diff(_text(arguments, *CONTENTS), path, limit)
+    rest = _rest(arguments, "command", *PATHS, *CONTENTS)
     return ActionBody("edit", short_path(path)[:TITLE_CHARS], "create", diff=diff, arguments=rest)
 
 

@@ -34,6 +34,7 @@ from webapp.rollouts.contexts.prompts import (
     statement_html,
     statement_text,
 )
+from webapp.rollouts.contexts.scanners import ScannerHits, hits_in
 from webapp.rollouts.contexts.snippets import Snippet, snippet, words_pattern
 from webapp.rollouts.contexts.staleness import Staleness, staleness_of
 from webapp.rollouts.contexts.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
@@ -44,6 +45,7 @@ from webapp.rollouts.models.scores import Score
 from webapp.rollouts.models.trajectories import TestResult, Trajectory
 from webapp.rollouts.selectors import annotations as annotation_reads
 from webapp.rollouts.selectors import regrades as regrade_reads
+from webapp.rollouts.selectors import scans as scan_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
@@ -108,6 +110,8 @@ class TrajectoryContext:
     patch: Diff | None
     gold: Diff | None
     findings: tuple[dict[str, Any], ...]
+    hits: tuple[ScannerHits, ...] | None
+    """Hits of scanners; None if the trajectory has not been scanned."""
     scores: tuple[Score, ...]
     """Scores by verifiers' runs."""
     later_verdicts: tuple[Regrade, ...]
@@ -220,6 +224,7 @@ def build_trajectory(
         patch=patch_diff(trajectory.patch),
         gold=patch_diff(reads.gold_patch(trajectory.task_id)) if shows_answer else None,
         findings=tuple(reads.findings(trajectory, with_answers=shows_answer)),
+        hits=hits_in(trajectory),
         scores=tuple(score_reads.given_to([trajectory])),
         later_verdicts=tuple(regrade_reads.later_verdicts(trajectory)),
         annotations=tuple(annotation_reads.annotations_of(trajectory.pk)),
@@ -275,6 +280,7 @@ class SearchContext:
     """Kinds of flips by regradings."""
     labels: tuple[str, ...]
     """Frequent labels."""
+    scanners: tuple[tuple[str, str], ...]
     terminations: tuple[tuple[str, str], ...]
     places: tuple[tuple[str, str], ...]
     """Choices (value, label) of the filters."""
@@ -305,6 +311,7 @@ def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
         finding=params.get("finding", ""),
         flip=params.get("flip", ""),
         label=params.get("label", "").strip(),
+        scanner=params.get("scanner", ""),
         reward_min=_number(params.get("reward_min", "")),
         reward_max=_number(params.get("reward_max", "")),
         steps_min=whole(least),
@@ -335,6 +342,7 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
         findings=(("any", "any sign"), *choices_of(FindingKind)),
         flips=(("any", "any flip"), *choices_of(FLIPS)),
         labels=tuple(annotation_reads.common_labels()),
+        scanners=choices_of(info.name for info in scan_reads.scanners()),
         terminations=choices_of(("running", *TerminationReason)),
         places=tuple(PLACES.items()),
         unread=_unread(filters),

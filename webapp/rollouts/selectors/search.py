@@ -20,6 +20,7 @@ from webapp.datasets.models.datasets import INDEXED_CHARS, Task
 from webapp.rollouts.models.trajectories import Step, Trajectory
 from webapp.rollouts.selectors.annotations import labelled, with_labels
 from webapp.rollouts.selectors.regrades import has_flipped
+from webapp.rollouts.selectors.scans import has_hit
 from webapp.rollouts.selectors.trajectories import with_token_flag
 from webapp.runs.models.runs import Run
 
@@ -59,6 +60,8 @@ class TrajectoryFilters:
     """A kind of flip by any regrading, or ``any``."""
     label: str = ""
     """A label of the trajectory or one of its steps."""
+    scanner: str = ""
+    """A scanner with a hit."""
     reward_min: float | None = None
     reward_max: float | None = None
     steps_min: int | None = None
@@ -133,6 +136,8 @@ def _narrowed(filters: TrajectoryFilters) -> QuerySet[Trajectory]:
         rows = rows.filter(has_flipped(filters.flip))
     if filters.label:
         rows = rows.filter(pk__in=labelled(filters.label))
+    if filters.scanner:
+        rows = rows.filter(has_hit(filters.scanner))
     if filters.reward_min is not None:
         rows = rows.filter(reward__gte=filters.reward_min)
     if filters.reward_max is not None:
@@ -236,11 +241,11 @@ def search(
 ) -> SearchResult:
     """Return trajectories that pass every filter; with words, those with a text that contains them.
 
-    The oracle's rollouts are searched for words and labels only ``with_answers``.
+    The oracle's rollouts are searched for words, labels and behaviours only ``with_answers``.
     """
     rows = _narrowed(filters)
     oracles = [] if with_answers else list(Run.playing_answers().values_list("pk", flat=True))
-    if filters.label:
+    if filters.label or filters.scanner:
         rows = rows.exclude(run__in=oracles)
     capped, texts = False, None
     if filters.q:

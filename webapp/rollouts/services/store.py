@@ -23,8 +23,10 @@ from engine.events.types import (
     TrajectoryStarted,
 )
 from engine.types import INFRASTRUCTURE_REASONS, TIME_LIMITS, TerminationReason
+from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.core.services.copying import copy_rows
 from webapp.datasets.models.datasets import Task
+from webapp.rollouts.models.scans import Scan
 from webapp.rollouts.models.trajectories import (
     Group,
     ImportedFields,
@@ -41,6 +43,9 @@ from webapp.runs.models.runs import Run
 Key = tuple[str, int, str, int]
 """Identity of a trajectory within its run: phase, iteration, task key, index."""
 GroupKey = tuple[str, int, str]
+_SCAN_COLUMNS = ("trajectory_id", "run_id", "phase", "iteration", "versions", "found", "hits")
+_SCAN_BATCH = 100
+"""Finished trajectories of one task that scans them."""
 _HELDOUT = "eval:heldout"
 """Phase whose tasks may come from another dataset than the run's (``evaluation.dataset``)."""
 
@@ -280,11 +285,20 @@ def _write_parts(
     ended = [(trajectories[key].pk, p.finished) for key, p in pending.items() if p.finished]
     if not ended:
         return
+    _add_scans([trajectories[key] for key, p in pending.items() if p.finished])
     tests = (row for pk, event in ended for row in rows.test_rows(pk, event))
     copy_rows(TestResult, rows.TEST_COLUMNS, tests)
     for model, columns, row_of in _AT_MOST_ONE:
         values = (row_of(pk, event) for pk, event in ended)
         copy_rows(model, columns, (row for row in values if row is not None))
+
+
+def _add_scans(ended: list[Trajectory]) -> None:
+    """Add empty scans of trajectories and send the tasks that fill them."""
+    ended = [t for t in ended if t.termination != TerminationReason.CANCELLED]
+    copy_rows(Scan, _SCAN_COLUMNS, ((t.pk, t.run_id, t.phase, t.iteration, "{}", [], "{}") for t in ended))
+    for start in range(0, len(ended), _SCAN_BATCH):
+        send_on_commit(TaskName.SCAN, *(t.pk for t in ended[start : start + _SCAN_BATCH]))
 
 
 _AT_MOST_ONE: tuple[
@@ -305,7 +319,7 @@ _AT_MOST_ONE: tuple[
 
 def _delete_parts(trajectory_ids: list[int]) -> None:
     if trajectory_ids:
-        parts: list[type[Model]] = [Step, TestResult, *(model for model, _, _ in _AT_MOST_ONE)]
+        parts: list[type[Model]] = [Step, TestResult, Scan, *(model for model, _, _ in _AT_MOST_ONE)]
         for part in parts:
             part._default_manager.filter(trajectory_id__in=trajectory_ids).delete()
 

@@ -13,7 +13,7 @@ from engine.events.types import EVENT_ADAPTER
 from webapp.core.contexts.event_words import event_words
 from webapp.core.contexts.frame import choices_of
 from webapp.core.contexts.numbers import MOST_ID, whole
-from webapp.core.permissions import Role
+from webapp.core.permissions import Role, shows_rollouts
 from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import EvaluationPlot, run_evaluations
 from webapp.evaluations.contexts.regrading import RegradingPanel, build_regrading
@@ -23,6 +23,7 @@ from webapp.rollouts.models.trajectories import Group, Trajectory
 from webapp.rollouts.selectors import groups as group_reads
 from webapp.rollouts.selectors import trajectories as trajectory_reads
 from webapp.rollouts.selectors.groups import PartOfRun
+from webapp.runs.contexts.behaviours import BehavioursPanel, build_behaviours
 from webapp.runs.contexts.checkpoints import CheckpointRow, build_checkpoints
 from webapp.runs.contexts.collection import goal_of
 from webapp.runs.contexts.config_view import Objective, SettingSection, describe, objective
@@ -36,7 +37,7 @@ from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.logs import LogTail, log_tail
 from webapp.sandboxes.contexts import PoolView, pool_view
 
-OF_IMPORTED = ("groups", "trajectories", "events", "configuration")
+OF_IMPORTED = ("groups", "trajectories", "behaviours", "events", "configuration")
 """Tabs of imported trajectories, which no process sampled."""
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
@@ -171,6 +172,7 @@ Panel = (
     | TestScoresPanel
     | RegradingPanel
     | TrajectoriesPanel
+    | BehavioursPanel
     | TasksPanel
     | TimelinePanel
     | EvaluationPanel
@@ -188,6 +190,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
     match tab:
         case "trajectories":
             return _trajectories(run)
+        case "behaviours":
+            return build_behaviours(run, hidden=not shows_rollouts(run, role))
         case "tasks":
             return build_tasks(run.pk, params)
         case "timeline":

@@ -1,0 +1,141 @@
+"""Scanners, their hits over runs, and expressions that people enter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.http import HttpRequest
+from ninja import Router, Schema
+from ninja.errors import HttpError
+
+from webapp.api.auth import admin, caller, operator, role_of_caller, viewer
+from webapp.core.dispatch import TaskName, send_on_commit
+from webapp.core.permissions import check_author, check_rollouts
+from webapp.rollouts.selectors import scans as reads
+from webapp.rollouts.services import scanners as writes
+from webapp.runs.api.runs import find as find_run
+
+router = Router(tags=["scanners"])
+
+
+class ScannerOut(Schema):
+    """A scanner, with its share of a run's newest rollouts."""
+
+    name: str
+    version: int
+    words: str
+    shipped: bool
+    pattern: str
+    """Regular expression; empty for shipped scanners."""
+    place: str
+    problem: str
+    """Reason why it is no longer used; empty if it is used."""
+    scanned: int | None
+    """Rollouts of the run that its current version has read; null without a run."""
+    found: int | None
+    """Those with a hit."""
+    precision: float | None
+    """Against labels ``NAME`` and ``not NAME``; null without such labels."""
+    recall: float | None
+
+
+class ScannerIn(Schema):
+    """A regular expression as a scanner."""
+
+    pattern: str
+    place: str = "thoughts"
+    """Texts of steps that it searches: ``thoughts``, ``actions`` or ``observations``."""
+    words: str = ""
+
+
+class PendingOut(Schema):
+    """Stored trajectories that a scanner has not read yet."""
+
+    pending: int
+
+
+class BehaviourOut(Schema):
+    """Rollouts of an iteration with a hit."""
+
+    phase: str
+    iteration: int
+    scanner: str
+    scanned: int
+    found: int
+
+
+def scanner_records(run_id: int | None) -> list[dict[str, Any]]:
+    """Return all scanners as ``ScannerOut``."""
+    shares = reads.shares([run_id]).get(run_id, {}) if run_id is not None else {}
+    agreements = reads.agreements()
+    records = []
+    for info in reads.scanners():
+        share = shares.get(info.name, reads.Share(0, 0)) if run_id is not None else None
+        agreement = agreements.get(info.name)
+        records.append({
+            "name": info.name, "version": info.version, "words": info.words, "shipped": info.shipped,
+            "pattern": info.pattern, "place": info.place, "problem": info.problem,
+            "scanned": share.scanned if share else None, "found": share.found if share else None,
+            "precision": agreement.precision if agreement else None,
+            "recall": agreement.recall if agreement else None,
+        })  # fmt: skip
+    return records
+
+
+def behaviour_records(run_id: int) -> list[dict[str, Any]]:
+    """Return a run's hits by phase, iteration and scanner, as ``BehaviourOut``."""
+    return [
+        {
+            "phase": phase,
+            "iteration": iteration,
+            "scanner": name,
+            "scanned": share.scanned,
+            "found": share.found,
+        }
+        for (phase, iteration), shares in sorted(reads.shares_over_time(run_id).items())
+        for name, share in sorted(shares.items())
+    ]
+
+
+@router.get("/scanners", auth=viewer, response=list[ScannerOut])
+def list_scanners(request: HttpRequest, run: int | None = None) -> list[dict[str, Any]]:
+    """List all scanners; with ``run`` their shares of its newest rollouts."""
+    if run is not None:
+        check_rollouts(find_run(run), role_of_caller(request))
+    return scanner_records(run)
+
+
+@router.post("/scanners/scan", auth=admin, response={202: PendingOut})
+def scan_past(request: HttpRequest) -> tuple[int, dict[str, int]]:
+    """Scan stored trajectories that a scanner has not read, now instead of within minutes."""
+    send_on_commit(TaskName.SCAN_PAST)
+    return 202, {"pending": reads.pending(reads.current_versions()).count()}
+
+
+@router.put("/scanners/{name}", auth=operator, response=ScannerOut)
+def save_scanner(request: HttpRequest, name: str, body: ScannerIn) -> dict[str, Any]:
+    """Enter a scanner, or change one, which raises its version; stored trajectories are then scanned."""
+    user = caller(request)
+    if (known := reads.pattern_scanner(name)) is not None:
+        check_author(known.created_by_id, role_of_caller(request), user.pk)
+    writes.save(name=name, pattern=body.pattern, place=body.place, words=body.words, actor=user)
+    return next(record for record in scanner_records(None) if record["name"] == name)
+
+
+@router.delete("/scanners/{name}", auth=operator, response={204: None})
+def remove_scanner(request: HttpRequest, name: str) -> tuple[int, None]:
+    """Remove an entered scanner: one's own, or as administrator any."""
+    scanner = reads.pattern_scanner(name)
+    if scanner is None:
+        raise HttpError(404, f"there is no entered scanner '{name[:80]}'")
+    user = caller(request)
+    check_author(scanner.created_by_id, role_of_caller(request), user.pk)
+    writes.remove(scanner=scanner, actor=user)
+    return 204, None
+
+
+@router.get("/runs/{int:run_id}/behaviours", auth=viewer, response=list[BehaviourOut])
+def list_behaviours(request: HttpRequest, run_id: int) -> list[dict[str, Any]]:
+    """Return how many rollouts of each iteration and evaluation have hits, by scanner."""
+    check_rollouts(find_run(run_id), role_of_caller(request))
+    return behaviour_records(run_id)

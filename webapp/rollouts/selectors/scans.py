@@ -1,0 +1,194 @@
+"""Reads of scanners and their hits."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import connection
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from engine.scanners.rules import RULES
+from webapp.rollouts.models.annotations import Annotation
+from webapp.rollouts.models.scans import PatternScanner, Scan
+from webapp.runs.models.runs import Run
+
+NEWEST = 2_000
+"""Newest rollouts of a run from which its shares in lists are computed."""
+_MOST_LABELS = 5_000
+"""Newest labels that are compared with hits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScannerInfo:
+    """A shipped or entered scanner."""
+
+    name: str
+    version: int
+    words: str
+    pattern: str = ""
+    """Regular expression; empty for shipped scanners."""
+    place: str = ""
+    problem: str = ""
+    """Reason why it is no longer used; empty if it is used."""
+    author_id: int | None = None
+
+    @property
+    def shipped(self) -> bool:
+        """Return whether it is one of the shipped scanners."""
+        return not self.pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Trajectories with a hit of a scanner, of those that its current version has read."""
+
+    scanned: int
+    found: int
+
+    @property
+    def rate(self) -> float | None:
+        """Return the share; None if the scanner has read no trajectory."""
+        return self.found / self.scanned if self.scanned else None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """A scanner's hits against labels with its name, counted in trajectories."""
+
+    hit_and_labelled: int
+    only_hit: int
+    """Trajectories labelled ``not NAME`` with a hit."""
+    only_labelled: int
+
+    @property
+    def precision(self) -> float | None:
+        """Return the share of labelled hits that are right; None without any."""
+        hits = self.hit_and_labelled + self.only_hit
+        return self.hit_and_labelled / hits if hits else None
+
+    @property
+    def recall(self) -> float | None:
+        """Return the share of trajectories labelled with the name that were found; None without any."""
+        labelled = self.hit_and_labelled + self.only_labelled
+        return self.hit_and_labelled / labelled if labelled else None
+
+
+Key = tuple[int, str, int]
+"""Run, phase and iteration."""
+
+
+def scanners() -> list[ScannerInfo]:
+    """Return all scanners: the shipped ones, then those that people entered."""
+    shipped = [ScannerInfo(name=rule.name, version=rule.version, words=rule.words) for rule in RULES.values()]
+    entered = PatternScanner.objects.filter(removed=False)
+    return shipped + [
+        ScannerInfo(
+            name=row.name, version=row.version, words=row.words, pattern=row.pattern, place=row.place,
+            problem=row.problem, author_id=row.created_by_id,
+        )
+        for row in entered
+    ]  # fmt: skip
+
+
+def current_versions() -> dict[str, int]:
+    """Return the versions of all scanners in use, by name."""
+    return {info.name: info.version for info in scanners() if not info.problem}
+
+
+def pattern_scanner(name: str) -> PatternScanner | None:
+    """Return a scanner that a person entered."""
+    return PatternScanner.objects.filter(name=name, removed=False).first()
+
+
+def pending(versions: Mapping[str, int]) -> QuerySet[Scan]:
+    """Return the scans of trajectories that a scanner has not read in its version."""
+    return Scan.objects.exclude(versions__contains=dict(versions))
+
+
+def hits_of(trajectory_id: int) -> Scan | None:
+    """Return the hits in a trajectory; None if no scanner has read it yet."""
+    return Scan.objects.filter(pk=trajectory_id).exclude(versions={}).first()
+
+
+def has_hit(name: str) -> Q:
+    """Return the condition of trajectories with a hit of a scanner's current version."""
+    version = {info.name: info.version for info in scanners()}.get(name)
+    hits = Scan.objects.filter(found__contains=[name], versions__contains={name: version})
+    return Q(pk__in=hits.values("trajectory_id"))
+
+
+def shares(run_ids: Sequence[int], *, newest: int = NEWEST) -> dict[int, dict[str, Share]]:
+    """Return each scanner's share of the newest rollouts of runs, by run and scanner."""
+    counted = _counted(
+        "SELECT r.id, '', 0, s.versions, s.found FROM unnest(%s::bigint[]) AS r(id) CROSS JOIN LATERAL"
+        " (SELECT versions, found FROM webapp_scan WHERE run_id = r.id"
+        " ORDER BY trajectory_id DESC LIMIT %s) s",
+        [list(run_ids), newest],
+    )
+    return {run: shown for (run, _, _), shown in counted.items()}
+
+
+def shares_over_time(run_id: int) -> dict[tuple[str, int], dict[str, Share]]:
+    """Return each scanner's share of a run's rollouts, by phase, iteration and scanner."""
+    rows = "SELECT run_id, phase, iteration, versions, found FROM webapp_scan WHERE run_id = %s"
+    return {(phase, iteration): shown for (_, phase, iteration), shown in _counted(rows, [run_id]).items()}
+
+
+def _counted(rows: str, arguments: list[Any]) -> dict[Key, dict[str, Share]]:
+    """Count scans and hits; ``rows`` selects run, phase, iteration, versions and found names of scans."""
+    current = current_versions()
+    shares: dict[Key, dict[str, Share]] = defaultdict(dict)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT run, phase, iteration, versions::text, found, count(*)"  # noqa: S608 (SQL of this module)
+            f" FROM ({rows}) AS chosen(run, phase, iteration, versions, found) GROUP BY 1, 2, 3, versions, 5",
+            arguments,
+        )
+        known: dict[str, list[str]] = {}
+        for run, phase, iteration, versions, found, count in cursor.fetchall():
+            if versions not in known:
+                known[versions] = [n for n, v in json.loads(versions).items() if current.get(n) == v]
+            counted = shares[run, phase, iteration]
+            for name in known[versions]:
+                old = counted.get(name, Share(0, 0))
+                counted[name] = Share(old.scanned + count, old.found + count * (name in found))
+    return shares
+
+
+def newest_runs(limit: int, *, with_answers: bool) -> list[Run]:
+    """Return the newest runs with finished rollouts; without access to answers not those of the oracle."""
+    runs = Run.objects.filter(Exists(Scan.objects.filter(run=OuterRef("pk"))))
+    if not with_answers:
+        runs = runs.exclude(pk__in=Run.playing_answers())
+    return list(runs.defer("config", "summary").order_by("-pk")[:limit])
+
+
+def agreements() -> dict[str, Agreement]:
+    """Compare scanners with labels ``NAME`` and ``not NAME`` of trajectories and their steps.
+
+    A label may have spaces for the underscores of the name. Scanners without labels are left out.
+    """
+    current = current_versions()
+    wanted: dict[str, tuple[str, bool]] = {}
+    for name in current:
+        for text in (name, name.replace("_", " ")):
+            wanted[text], wanted[f"not {text}"] = (name, True), (name, False)
+    labels = Annotation.objects.filter(kind=Annotation.Kind.LABEL, text__in=wanted).order_by("-pk")
+    judged = dict.fromkeys(
+        (*wanted[text], trajectory)
+        for text, trajectory in labels.values_list("text", "trajectory_id")[:_MOST_LABELS]
+    )
+    scans = Scan.objects.in_bulk({trajectory for _, _, trajectory in judged})
+    counts: dict[str, Counter[tuple[bool, bool]]] = defaultdict(Counter)
+    for name, is_right, trajectory in judged:
+        scan = scans.get(trajectory)
+        if scan is not None and scan.versions.get(name) == current[name]:
+            counts[name][name in scan.hits, is_right] += 1
+    return {
+        name: Agreement(count[True, True], count[True, False], count[False, True])
+        for name, count in counts.items()
+    }
