@@ -4,7 +4,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0007_token_trace'),
+        ('webapp', '0006_token_trace'),
     ]
 
     operations = [
