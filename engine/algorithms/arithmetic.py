@@ -49,9 +49,15 @@ class TokenTerms:
     """β KL."""
     entropy: float
     """− γ H."""
-    slope: float
-    """Derivative of the loss with respect to log π of the token, entropy term excluded. With a ratio per
-    sequence, that of the trajectory's whole loss."""
+    surrogate_slope: float
+    """Derivative of c ℓ with respect to log π of the token; with a ratio per sequence, that of the sum."""
+    kl_slope: float
+    """Derivative of β KL with respect to log π of the token."""
+
+    @property
+    def slope(self) -> float:
+        """Return the derivative of the loss with respect to log π of the token, entropy term excluded."""
+        return self.surrogate_slope + self.kl_slope
 
     @property
     def loss(self) -> float:
@@ -89,7 +95,8 @@ def token_terms(tokens: SampledTokens, advantage: float, config: AlgorithmConfig
             correction=corrections[token],
             kl=kls[token],
             entropy=entropies[token],
-            slope=slopes[token] + kl_slopes[token],
+            surrogate_slope=slopes[token],
+            kl_slope=kl_slopes[token],
         )
         for token, part in enumerate(surrogates)
     ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from engine.algorithms.advantages import Member, TrajectoryOutcome, outcome_members, outcome_of
 from engine.algorithms.terms import has_kl_reward
-from engine.algorithms.weights import trajectory_weights
+from engine.algorithms.weights import needs_forward, trajectory_weights
 from engine.config.learning.algorithm import AlgorithmConfig, parse_algorithm
 from engine.types import Group
 
@@ -67,7 +67,7 @@ class UpdateSignal:
     uniform: int
     """Groups without any signal."""
     trajectories: int
-    """Trajectories that carry loss and have an advantage other than 0."""
+    """Trajectories with a gradient: an advantage other than 0, or a loss term that needs none."""
     tokens: int
     """Their sampled tokens."""
     weights: tuple[float, ...]
@@ -96,12 +96,12 @@ def update_signal(
     parts = iter(
         zip(flat, lengths, trajectory_weights(flat, lengths, config, max_context=max_context), strict=True)
     )
-    trained = [(member, length) for member, length in zip(flat, lengths, strict=True) if member.has_signal]
+    trained = [length for member, length in zip(flat, lengths, strict=True) if needs_forward(member, config)]
     return UpdateSignal(
         groups=len(members),
         uniform=sum(not any(member.has_signal for member in siblings) for siblings in members),
         trajectories=len(trained),
-        tokens=sum(length for _, length in trained),
+        tokens=sum(trained),
         weights=tuple(
             math.fsum(
                 weight * abs(member.advantage or 0.0) * length

@@ -20,7 +20,7 @@
     stop(token);
     try {
       const response = await fetch(`${text.dataset.url}${token.id.slice(1)}/`, { credentials: "same-origin" });
-      if (!response.ok) throw new Error(String(response.status));
+      if (!response.ok || response.redirected) throw new Error(String(response.status));
       const html = await response.text();
       if (mine !== asked) return; // an older answer came late
       panel.innerHTML = html;

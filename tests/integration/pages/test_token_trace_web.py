@@ -5,20 +5,23 @@ from __future__ import annotations
 import base64
 import json
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 from django.test import Client
 
+from engine.algorithms.arithmetic import TokenTerms
 from engine.events.token_block import encode
 from engine.events.token_trace import TraceRecord, encode_trace
 from engine.tokens import TokenRecord
 from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web.event_builders import Stream, ref
-from tests.builders.web.web_builders import launched, make_run, make_user, post, sign_in
+from tests.builders.web.web_builders import launched, make_run, make_user, post, relaunched, sign_in
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.models import Event, Run, TokenTrace, Trajectory
+from webapp.rollouts.contexts.token_trace import verdict_of
 
 pytestmark = pytest.mark.django_db
 LENGTH = 3200
@@ -36,7 +39,9 @@ def tokens_of(length: int) -> TokenRecord:
     )
 
 
-def trained_stream(length: int, *, traced: int | None = None) -> Stream:
+def trained_stream(
+    length: int, *, traced: int | None = None, text: str = "<b>hostile</b>", weight: float = WEIGHT
+) -> Stream:
     stream = Stream()
     stream.started()
     block = base64.b64encode(encode(tokens_of(length))).decode()
@@ -55,7 +60,7 @@ def trained_stream(length: int, *, traced: int | None = None) -> Stream:
     trace = TraceRecord(
         logprobs=logprobs,
         entropies=np.full(count, 0.25, np.float32),
-        texts={7: "<b>hostile</b>"},
+        texts={7: text},
     )
     stream.add(
         "trajectory_trained",
@@ -63,7 +68,7 @@ def trained_stream(length: int, *, traced: int | None = None) -> Stream:
         iteration=0,
         step=0,
         losses=[0.5, 0.25],
-        weight=WEIGHT,
+        weight=weight,
         tokens=base64.b64encode(encode_trace(trace)).decode(),
     )
     return stream
@@ -142,3 +147,56 @@ def test_a_trace_that_does_not_fit_its_tokens_is_none(reader: Client) -> None:
     assert TokenTrace.objects.filter(trajectory__run=started).count() == 1
     assert reader.get(f"/trajectories/{first(started).pk}/tokens/").status_code == 200
     assert reader.get(f"/api/v1/trajectories/{first(started).pk}/token-trace").status_code == 404
+
+
+def test_texts_that_would_spell_a_secret_are_not_shown(reader: Client) -> None:
+    started, claim = launched(make_run())
+    post(claim, trained_stream(2, text=f"hf_{'a1' * 12}"))
+    answer = reader.get(f"/api/v1/trajectories/{first(started).pk}/token-trace").json()
+    assert answer["texts"] == ["[7]", "[7]"]
+    assert "hf_" not in reader.get(f"/trajectories/{first(started).pk}/tokens/").content.decode()
+
+
+def test_numbers_of_another_program_that_overflow_are_no_trace(reader: Client) -> None:
+    started, claim = launched(make_run())
+    post(claim, trained_stream(3, weight=1.7e308))
+    assert reader.get(f"/trajectories/{first(started).pk}/tokens/").status_code == 200
+    assert reader.get(f"/api/v1/trajectories/{first(started).pk}/token-trace").status_code == 404
+
+
+def test_a_repeated_update_or_rollout_has_no_earlier_trace() -> None:
+    started, claim = launched(make_run())
+    stream = trained_stream(20)
+    post(claim, stream)
+    newer = relaunched(started, claim)
+    again = Stream(epoch=newer.epoch, first_seq=stream.next_seq)
+    again.started(resumed_from=0)
+    post(newer, again)
+    assert not TokenTrace.objects.exists()
+
+
+def terms_of(**changes: float | str) -> TokenTerms:
+    values: dict[str, Any] = {
+        "ratio": 1.0, "clip": "", "surrogate": -1.0, "correction": 1.0, "kl": 0.0, "entropy": 0.0,
+        "surrogate_slope": -1.0, "kl_slope": 0.0,
+    }  # fmt: skip
+    return TokenTerms(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("terms", "advantage", "expected"),
+    [
+        (terms_of(), 1.0, "raises its probability: the rollout's reward is above"),
+        (terms_of(surrogate_slope=1.0), -1.0, "lowers its probability: the rollout's reward is below"),
+        (terms_of(kl_slope=3.0), 1.0, "KL term outweighs the advantage: the rollout's reward is above"),
+        (terms_of(surrogate_slope=0.0, kl_slope=0.5), 0.0, "lowers its probability by the KL term alone"),
+        (terms_of(surrogate_slope=0.0, clip="high", kl_slope=-0.5), 1.0, "raises its probability by the KL"),
+        (terms_of(surrogate_slope=0.0, entropy=-0.1), 0.0, "No gradient but that of its entropy"),
+        (terms_of(surrogate_slope=0.0, correction=0.0), 1.0, "importance correction excludes it"),
+    ],
+    ids=["up", "down", "outweighed", "KL alone", "clipped with KL", "entropy", "excluded"],
+)
+def test_verdict_of_a_token_names_the_term_that_moves_it(
+    terms: TokenTerms, advantage: float, expected: str
+) -> None:
+    assert expected in verdict_of(-terms.slope, advantage, terms)

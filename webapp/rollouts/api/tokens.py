@@ -100,8 +100,11 @@ def trace_window(trajectory: Trajectory, *, start: int, size: int) -> dict[str, 
     traced = traced_tokens(trajectory, algorithm_of(trajectory.run))
     if traced is None:
         return None
-    tokens = range(start, min(start + size, len(traced)))
-    window, sampled, reference = slice(start, start + size), traced.sampled, traced.sampled.reference_logprobs
+    window, sampled, reference = (
+        slice(start, start + size),
+        traced.sampled,
+        traced.sampled.reference_logprobs,
+    )
     terms = traced.terms[window]
     return {
         "length": len(traced),
@@ -112,7 +115,7 @@ def trace_window(trajectory: Trajectory, *, start: int, size: int) -> dict[str, 
         "advantage": traced.advantage,
         "weight": traced.trace.weight,
         "positions": list(traced.positions[window]),
-        "texts": [traced.text(token) for token in tokens],
+        "texts": list(traced.texts[window]),
         "sampler_logprobs": sampled.sampler_logprobs[window],
         "old_logprobs": sampled.old_logprobs[window],
         "logprobs": sampled.logprobs[window],

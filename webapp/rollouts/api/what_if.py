@@ -9,10 +9,12 @@ from django.http import HttpRequest
 from ninja import Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import viewer
+from webapp.api.auth import role_of_caller, viewer
+from webapp.core.permissions import check_rollouts
 from webapp.rollouts.contexts.run_what_if import Totals, UpdatesWhatIf, updates_what_if
 from webapp.rollouts.contexts.what_if import counterfactual
 from webapp.runs.api.runs import find as find_run
+from webapp.runs.models.runs import Run
 
 router = Router(tags=["trajectories"], auth=viewer)
 
@@ -67,7 +69,10 @@ def run_what_if(
     request: HttpRequest, run_id: int, body: WhatIfIn, iteration: int | None = None
 ) -> dict[str, Any]:
     """Return what a run's updates, or that of one iteration, would have trained on under other settings."""
-    return what_if_document(updates_what_if(find_run(run_id), body.settings, iteration=iteration))
+    result = updates_what_if(_readable(request, run_id), body.settings, iteration=iteration)
+    if iteration is not None and not result.updates:
+        raise HttpError(404, f"run {run_id} has no finished group of an update in iteration {iteration}")
+    return what_if_document(result)
 
 
 def what_if_document(result: UpdatesWhatIf) -> dict[str, Any]:
@@ -91,7 +96,11 @@ def group_what_if(
 ) -> WhatIfOut:
     """Return the advantages and masks that a stored group would have under other settings."""
     result = counterfactual(
-        find_run(run_id), phase=phase, iteration=iteration, task_key=task_key, settings=body.settings
+        _readable(request, run_id),
+        phase=phase,
+        iteration=iteration,
+        task_key=task_key,
+        settings=body.settings,
     )
     if result is None:
         raise HttpError(404, f"run {run_id} has no group of task {task_key} in {phase} {iteration}")
@@ -99,3 +108,10 @@ def group_what_if(
     return WhatIfOut(
         algorithm=result.config.model_dump(mode="json"), members=members, notes=list(result.notes)
     )
+
+
+def _readable(request: HttpRequest, run_id: int) -> Run:
+    """Return the run. Raises PermissionDenied if the caller may not read its rollouts."""
+    run = find_run(run_id)
+    check_rollouts(run, role_of_caller(request))
+    return run

@@ -67,6 +67,8 @@ def what_if(
     if iteration is None or not task:
         run = find_run(run_id)
         result = updates_what_if(run, parse_settings(settings or ()), iteration=iteration)
+        if iteration is not None and not result.updates:
+            raise CommandError(f"run {run_id} has no finished group of an update in iteration {iteration}")
         print_json(what_if_document(result))
         return
     outcome = counterfactual(

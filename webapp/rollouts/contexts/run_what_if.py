@@ -106,10 +106,13 @@ def updates_what_if(run: Run, settings: Mapping[str, Any], *, iteration: int | N
     if not isinstance(config, TrainRun):
         raise ConfigError(f"run {run.pk} is of kind {run.kind}; only training runs have an objective")
     algorithm = parse_algorithm(dict(settings), base=config.algorithm)
-    own, other, updates = Totals(), Totals(), 0
-    for update in update_groups(run.pk, iteration=iteration):
+    own, updates = Totals(), 0
+    other = own if algorithm == config.algorithm else Totals()
+    objectives = [(own, config.algorithm)] + ([(other, algorithm)] if other is not own else [])
+    is_sync = config.schedule.mode == "sync"
+    for update in update_groups(run.pk, iteration=iteration, is_sync=is_sync):
         updates += 1
-        for totals, objective in ((own, config.algorithm), (other, algorithm)):
+        for totals, objective in objectives:
             signal = update_signal(
                 update.outcomes, update.num_tokens, objective, max_context=config.agent.max_context
             )

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
 
+from engine.algorithms.arithmetic import TokenTerms
+from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.learning.algorithm import AlgorithmConfig
 from webapp.core.contexts.frame import (
     Crumb,
@@ -30,6 +32,13 @@ _LEVELS = 4
 """Shades of a colour."""
 
 
+_CLIPPED: Mapping[str, str] = {
+    "high": "the update had already raised it past the upper bound of the clip",
+    "low": "the update had already lowered it past the lower bound of the clip",
+    "dual": "the dual clip bounds its loss",
+}
+
+
 class _Measure(NamedTuple):
     label: str
     unit: str
@@ -49,10 +58,16 @@ MEASURES: Mapping[str, _Measure] = {
     ),
     "ratio": _Measure("ratio ρ", "π ÷ π_old", lambda traced, token: traced.terms[token].ratio, 1.0, 0.02),
     "trainer": _Measure(
-        "log-probability, trainer", "nats", lambda traced, token: traced.sampled.logprobs[token], 0.0
+        "log-probability, trainer",
+        "nats",
+        lambda traced, token: traced.sampled.logprobs[token],
+        0.0,
     ),
     "sampler": _Measure(
-        "log-probability, sampler", "nats", lambda traced, token: traced.sampled.sampler_logprobs[token], 0.0
+        "log-probability, sampler",
+        "nats",
+        lambda traced, token: traced.sampled.sampler_logprobs[token],
+        0.0,
     ),
     "mismatch": _Measure(
         "trainer − sampler",
@@ -63,7 +78,11 @@ MEASURES: Mapping[str, _Measure] = {
     ),
     "entropy": _Measure("entropy", "nats", lambda traced, token: traced.entropies[token], 0.0),
     "correction": _Measure(
-        "importance correction c", "", lambda traced, token: traced.terms[token].correction, 1.0, 0.02
+        "importance correction c",
+        "",
+        lambda traced, token: traced.terms[token].correction,
+        1.0,
+        0.02,
     ),
 }
 """Quantities by which tokens can be coloured."""
@@ -99,7 +118,7 @@ class LegendEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenArithmetic:
+class TokenExplanation:
     """The loss and the gradient of one token, factor by factor."""
 
     number: int
@@ -160,7 +179,7 @@ class TokenTraceContext:
     following: int | None
     """First token of the page before, and of the page after."""
     legend: tuple[LegendEntry, ...]
-    token: TokenArithmetic | None
+    token: TokenExplanation | None
     total: float
     """Sum of all tokens' parts of ``loss/value``."""
 
@@ -216,21 +235,25 @@ def build_token_trace(trajectory: Trajectory, params: Mapping[str, str]) -> Toke
     )
 
 
-def explain_token(trajectory: Trajectory, number: int) -> TokenArithmetic | None:
+def explain_token(trajectory: Trajectory, number: int) -> TokenExplanation | None:
     """Return the arithmetic of a trajectory's sampled token; None if it was not recorded."""
     algorithm = algorithm_of(trajectory.run)
     traced = traced_tokens(trajectory, algorithm)
     return _arithmetic(traced, formula(trajectory, algorithm), number) if traced is not None else None
 
 
-def _arithmetic(traced: TracedTokens, equation: str, number: int) -> TokenArithmetic | None:
+def _arithmetic(traced: TracedTokens, equation: str, number: int) -> TokenExplanation | None:
     if not 0 <= number < len(traced):
         return None
-    terms, sampled, position = traced.terms[number], traced.sampled, traced.positions[number]
+    terms, sampled, position = (
+        traced.terms[number],
+        traced.sampled,
+        traced.positions[number],
+    )
     push = -terms.slope * traced.scale
-    return TokenArithmetic(
+    return TokenExplanation(
         number=number,
-        text=traced.text(number),
+        text=traced.texts[number],
         token_id=int(traced.tokens.ids[position]),
         step=traced.step_of(number),
         version=int(traced.tokens.versions[position]),
@@ -253,26 +276,37 @@ def _arithmetic(traced: TracedTokens, equation: str, number: int) -> TokenArithm
         part=terms.loss * traced.scale,
         slope=terms.slope,
         push=push,
-        verdict=_verdict(push, traced.advantage, terms.clip, terms.correction),
+        verdict=verdict_of(push, traced.advantage, terms),
     )
 
 
-def _verdict(push: float, advantage: float, clip: str, correction: float) -> str:
-    if not push:
-        if not correction:
-            return "No gradient: the importance correction excludes it."
-        if clip == "high":
-            return "No gradient: the update had already raised it past the upper bound of the clip."
-        if clip == "low":
-            return "No gradient: the update had already lowered it past the lower bound of the clip."
-        if clip == "dual":
-            return "No gradient: the dual clip bounds its loss."
-        return "No gradient: the advantage is 0."
-    verb = "raises" if push > 0 else "lowers"
-    cause = "above" if advantage > 0 else "below"
-    if (push > 0) == (advantage > 0):
-        return f"The update {verb} its probability: the rollout's reward is {cause} the group's baseline."
-    return f"The update {verb} its probability: the KL term outweighs the advantage."
+def verdict_of(push: float, advantage: float, terms: TokenTerms) -> str:
+    """Return what the update does to a token, and why.
+
+    Args:
+        push: − ∂loss/∂log π.
+        advantage: of its trajectory.
+        terms: of its loss.
+    """
+    if terms.surrogate_slope:
+        verb, cause = ("raises", "above") if terms.surrogate_slope < 0 else ("lowers", "below")
+        reason = f"the rollout's reward is {cause} the group's baseline"
+        if (push > 0) == (terms.surrogate_slope < 0) and push:
+            return f"The update {verb} its probability: {reason}."
+        return f"The KL term outweighs the advantage: {reason}."
+    if not terms.correction:
+        reason = "the importance correction excludes it"
+    elif terms.clip:
+        reason = _CLIPPED[terms.clip]
+    elif not advantage:
+        reason = "the advantage is 0"
+    else:
+        reason = "its ratio is 0"
+    if terms.kl_slope:
+        return (
+            f"The update {'raises' if push > 0 else 'lowers'} its probability by the KL term alone: {reason}."
+        )
+    return f"No gradient{' but that of its entropy' if terms.entropy else ''}: {reason}."
 
 
 def missing_trace(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> str:
@@ -283,7 +317,7 @@ def missing_trace(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> 
         return "Its group has not been trained on."
     if not trajectory.loss_mask:
         return "It carries no loss, so that its tokens have no gradient."
-    if not trajectory.advantage:
+    if not trajectory.advantage and not (has_kl_loss(algorithm) or needs_entropy(algorithm)):
         return "Its advantage is 0, so that its tokens have no gradient."
     return (
         "The trainer did not record its tokens: the setting trainer.traced_groups is the share of groups "
@@ -349,7 +383,8 @@ def _levels(traced: TracedTokens | None, by: str) -> _Levels:
 def _steps(traced: TracedTokens, start: int, end: int, levels: _Levels) -> tuple[StepTokens, ...]:
     return tuple(
         StepTokens(
-            step, tuple(TokenView(number, traced.text(number), levels.css(number)) for number in numbers)
+            step,
+            tuple(TokenView(number, traced.texts[number], levels.css(number)) for number in numbers),
         )
         for step, numbers in groupby(range(start, end), key=traced.step_of)
     )

@@ -50,18 +50,24 @@ class UpdateGroups(NamedTuple):
     """Sampled tokens of each trajectory."""
 
 
-def update_groups(run_id: int, *, iteration: int | None = None) -> Iterator[UpdateGroups]:
+def update_groups(
+    run_id: int, *, iteration: int | None = None, is_sync: bool = True
+) -> Iterator[UpdateGroups]:
     """Yield the finished training groups of each update, or of one, in order.
 
     Args:
         run_id: the run.
         iteration: iteration of the update; None yields all.
+        is_sync: whether every group is trained on in the iteration that collected it. Otherwise groups that
+            no update has taken are left out.
     """
     rows = (
         Trajectory.objects.filter(run_id=run_id, phase="train", state=Trajectory.State.FINISHED)
         .annotate(update=Coalesce("trained_iteration", "iteration"))
         .order_by("update", "iteration", "task_key", "index")
     )
+    if not is_sync:
+        rows = rows.filter(trained_iteration__isnull=False)
     if iteration is not None:
         rows = rows.filter(update=iteration)
     columns = rows.values_list(

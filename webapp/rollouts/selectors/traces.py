@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 
 from engine.algorithms.arithmetic import SampledTokens, TokenTerms, token_terms
 from engine.config.learning.algorithm import AlgorithmConfig
-from engine.events.token_trace import TraceRecord
+from engine.events.token_block import decode
+from engine.events.token_trace import decode_trace
+from engine.redaction import redact
 from engine.tokens import TokenRecord
 from webapp.rollouts.models.trajectories import TokenBlob, TokenTrace, Trajectory
 
+_KEPT = 2
+"""Trajectories whose arithmetic is kept: a page asks for one token after the other."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracedTokens:
-    """The sampled tokens of a trained trajectory, with the terms of their losses."""
+class TokenArithmetic:
+    """The sampled tokens of a trajectory, with the terms of their losses."""
 
-    trace: TokenTrace
     tokens: TokenRecord
     positions: tuple[int, ...]
     """Index in ``tokens`` of each sampled token."""
-    record: TraceRecord
-    advantage: float
+    texts: tuple[str, ...]
+    """Text of each; its id in brackets where it is unknown, everywhere if a secret would be readable."""
     sampled: SampledTokens
     entropies: tuple[float, ...]
     terms: tuple[TokenTerms, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedTokens(TokenArithmetic):
+    """The same, as part of an update."""
+
+    trace: TokenTrace
+    advantage: float
 
     def __len__(self) -> int:
         return len(self.positions)
@@ -39,11 +54,6 @@ class TracedTokens:
         """Return the step that sampled a token."""
         return int(self.tokens.steps[self.positions[token]])
 
-    def text(self, token: int) -> str:
-        """Return the text of a token; its id in brackets where it is unknown."""
-        number = int(self.tokens.ids[self.positions[token]])
-        return self.record.texts.get(number, f"[{number}]")
-
 
 def traced_tokens(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> TracedTokens | None:
     """Return the traced tokens of a trajectory; None where there are none, or they do not fit together."""
@@ -51,31 +61,70 @@ def traced_tokens(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> 
     blob = TokenBlob.objects.filter(pk=trajectory.pk).first()
     if trace is None or blob is None or algorithm is None or trajectory.advantage is None:
         return None
-    tokens, record = blob.record, trace.record
+    if trace.step >= len(trace.losses):
+        return None  # another program's
+    arithmetic = _compute(
+        bytes(trace.data), bytes(blob.data), trajectory.advantage, algorithm.model_dump_json()
+    )
+    if arithmetic is None:
+        return None
+    parts = {part.name: getattr(arithmetic, part.name) for part in fields(arithmetic)}
+    traced = TracedTokens(trace=trace, advantage=trajectory.advantage, **parts)
+    sums = math.fsum(abs(terms.loss) + abs(terms.slope) for terms in arithmetic.terms)
+    return traced if math.isfinite(sums * traced.scale) else None
+
+
+@lru_cache(maxsize=_KEPT)
+def _compute(trace: bytes, block: bytes, advantage: float, algorithm: str) -> TokenArithmetic | None:
+    tokens, record = decode(block), decode_trace(trace)
     positions = np.flatnonzero(tokens.mask)
-    if len(positions) != len(record) or trace.step >= len(trace.losses):
+    if len(positions) != len(record):
         return None  # another program's
     sampler = tokens.logprobs[positions].astype(float).tolist()
     old, reference = record.old_logprobs, record.reference_logprobs
-    entropies = tuple(record.entropies.astype(float).tolist())
     sampled = SampledTokens(
         logprobs=record.logprobs.astype(float).tolist(),
         old_logprobs=sampler if old is None else old.astype(float).tolist(),
         sampler_logprobs=sampler,
         reference_logprobs=None if reference is None else reference.astype(float).tolist(),
-        entropies=entropies,
+        entropies=record.entropies.astype(float).tolist(),
     )
+    config = AlgorithmConfig.model_validate_json(algorithm)
     try:
-        terms = token_terms(sampled, trajectory.advantage, algorithm)
+        terms = _terms(sampled, tokens, advantage, config)
     except OverflowError:
         return None
-    return TracedTokens(
-        trace=trace,
+    return TokenArithmetic(
         tokens=tokens,
         positions=tuple(positions.tolist()),
-        record=record,
-        advantage=trajectory.advantage,
+        texts=_texts(tokens.ids[positions].tolist(), record.texts),
         sampled=sampled,
-        entropies=entropies,
-        terms=tuple(terms),
+        entropies=tuple(sampled.entropies or ()),
+        terms=terms,
     )
+
+
+def _terms(
+    sampled: SampledTokens, tokens: TokenRecord, advantage: float, config: AlgorithmConfig
+) -> tuple[TokenTerms, ...]:
+    """Return the terms of all tokens; means over a trajectory are those of its samples."""
+    terms: list[TokenTerms] = []
+    for sample in tokens.samples():
+        window = slice(len(terms), len(terms) + sample.num_sampled)
+        reference, entropies = sampled.reference_logprobs, sampled.entropies
+        part = SampledTokens(
+            logprobs=sampled.logprobs[window],
+            old_logprobs=sampled.old_logprobs[window],
+            sampler_logprobs=sampled.sampler_logprobs[window],
+            reference_logprobs=None if reference is None else reference[window],
+            entropies=None if entropies is None else entropies[window],
+        )
+        terms += token_terms(part, advantage, config)
+    return tuple(terms)
+
+
+def _texts(ids: list[int], known: Mapping[int, str]) -> tuple[str, ...]:
+    texts = tuple(known.get(number, f"[{number}]") for number in ids)
+    joined = "".join(texts)
+    # A secret that the model repeated spans several tokens: none of their texts has it alone.
+    return texts if redact(joined) == joined else tuple(f"[{number}]" for number in ids)

@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
-from webapp.rollouts.models.trajectories import Group, Trajectory
+from webapp.rollouts.models.trajectories import Group, TokenTrace, Trajectory
 from webapp.rollouts.services.store import refresh_groups
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
@@ -31,6 +31,8 @@ def remove_from(*, run_id: int, iteration: int | None) -> None:
     Evaluation.objects.filter(run_id=run_id, iteration__gt=completed).delete()
     Checkpoint.objects.filter(run_id=run_id, iteration__gt=completed).delete()
     Alert.objects.filter(run_id=run_id, seq__isnull=False, iteration__gte=completed).delete()
+    # Of a trajectory that was sampled before the checkpoint and trained on after it, the trace is repeated.
+    TokenTrace.objects.filter(trajectory__run_id=run_id, iteration__gte=completed).delete()
     where = "run_id = %s AND ((phase = 'train' AND iteration >= %s) OR iteration > %s)"
     arguments = [run_id, completed, completed]
     _remove_trajectories(where, arguments)

@@ -34,6 +34,7 @@ from webapp.rollouts.models.trajectories import (
     TestLog,
     TestResult,
     TokenBlob,
+    TokenTrace,
     Trajectory,
     TrajectoryOpening,
 )
@@ -319,7 +320,13 @@ _AT_MOST_ONE: tuple[
 
 def _delete_parts(trajectory_ids: list[int]) -> None:
     if trajectory_ids:
-        parts: list[type[Model]] = [Step, TestResult, Scan, *(model for model, _, _ in _AT_MOST_ONE)]
+        parts: list[type[Model]] = [
+            Step,
+            TestResult,
+            Scan,
+            TokenTrace,
+            *(model for model, _, _ in _AT_MOST_ONE),
+        ]
         for part in parts:
             part._default_manager.filter(trajectory_id__in=trajectory_ids).delete()
 

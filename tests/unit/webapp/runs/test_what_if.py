@@ -105,3 +105,5 @@ def test_a_whole_run_is_recomputed_on_page_api_and_command() -> None:
     assert page.status_code == 200
     assert f"{one['own']['tokens']:,}".replace(",", "\u202f") in page.content.decode()
     assert "No group has finished" in reader.get(f"/runs/{yard.run.pk}/what-if/?iteration=9").content.decode()
+    missing = reader.post(f"{url}?iteration=9", '{"settings": {}}', content_type="application/json")
+    assert missing.status_code == 404
