@@ -442,6 +442,21 @@ def test_spool_completes_the_record_of_a_rollout_cancelled_with_its_run(tmp_path
     assert Step.objects.filter(trajectory=row).count() == 3
 
 
+def test_a_second_end_of_a_cancelled_rollout_replaces_the_first() -> None:
+    run, claim = launched()
+    stream = collecting()
+    stream.trajectory(ref(0, "a", 0), reward=0.0, termination="cancelled")
+    post(claim, stream)
+    assert TestResult.objects.filter(trajectory__run=run).count() == 2
+    start = len(stream.lines)
+    stream.finished(ref(0, "a", 0), steps=2)
+    post(claim, stream, start)
+    row = Trajectory.objects.get(run=run)
+    assert (row.termination, row.reward) == ("submitted", 1.0)
+    assert TestResult.objects.filter(trajectory=row).count() == 2
+    assert Step.objects.filter(trajectory=row).count() == 2
+
+
 def test_collection_state_is_stored_until_the_next_attempt_starts() -> None:
     run, claim = launched()
     stream = collecting()

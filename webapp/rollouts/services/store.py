@@ -8,7 +8,7 @@ holds the run's row lock, so there are no concurrent inserts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from django.db import connection
@@ -106,8 +106,11 @@ class TrajectoryStore:
         pending = {key: p for key, p in pending.items() if key in existing or _creates_trajectory(p)}
         for key, p in pending.items():
             _drop_late(p, existing.get(key))
-        replaced = [existing[key].pk for key, p in pending.items() if p.started and key in existing]
-        _delete_parts(replaced)
+        known = [(existing[key], p) for key, p in pending.items() if key in existing]
+        replaced = [row.pk for row, p in known if p.started]
+        ended = [row.pk for row, p in known if p.finished and row.state == Trajectory.State.FINISHED]
+        _delete([Step, Scan, TokenTrace], replaced)
+        _delete(_ENDS, [*replaced, *ended])
         known_steps = {key: t.num_steps for key, t in existing.items() if not pending[key].started}
         trajectories = {
             key: _fold(p, self._row(key, p, existing.get(key), groups)) for key, p in pending.items()
@@ -318,15 +321,12 @@ _AT_MOST_ONE: tuple[
 """Tables with at most one row per trajectory: model, columns, and conversion from the terminal event."""
 
 
-def _delete_parts(trajectory_ids: list[int]) -> None:
+_ENDS: Sequence[type[Model]] = (TestResult, *(model for model, _, _ in _AT_MOST_ONE))
+"""Tables with rows from the terminal event, which a cancelled rollout may have twice."""
+
+
+def _delete(parts: Sequence[type[Model]], trajectory_ids: list[int]) -> None:
     if trajectory_ids:
-        parts: list[type[Model]] = [
-            Step,
-            TestResult,
-            Scan,
-            TokenTrace,
-            *(model for model, _, _ in _AT_MOST_ONE),
-        ]
         for part in parts:
             part._default_manager.filter(trajectory_id__in=trajectory_ids).delete()
 
