@@ -27,6 +27,6 @@ def archive_all(*, batch: Collection[Run], actor: User | None = None) -> None:
 
 @transaction.atomic
 def tag_all(*, batch: Collection[Run], tag: str, actor: User | None = None) -> None:
-    """Add a tag to every run. Raises ConfigError if it is invalid or a run has too many: none changes."""
+    """Add a tag to every run. Raises ConfigError if it is no tag or a run has too many; then none changes."""
     for run in batch:
-        edits.edit(run=run, changes=edits.Edit(tags=[*run.tags, tag]), actor=actor)
+        edits.edit(run=run, changes=edits.Edit(add_tag=tag), actor=actor)

@@ -39,6 +39,8 @@ class Edit:
 
     name: str | None = None
     tags: Iterable[str] | None = None
+    add_tag: str | None = None
+    """Tag to add to those that the run has when it is changed."""
     notes: str | None = None
     experiment: str | None = None
     """Name of an experiment, created if missing; empty removes the run from its experiment."""
@@ -84,6 +86,10 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
         wanted["notes"] = _text("notes", changes.notes.replace("\r\n", "\n"), least=0, most=MAX_NOTES)
     row = Run.objects.select_for_update(of=("self",)).select_related("experiment").get(pk=run.pk)
     current = version_of(row)
+    if changes.add_tag is not None:
+        if not (added := clean_tags([changes.add_tag])):
+            raise ConfigError(Problem("name the tag to add", "tags"))
+        wanted["tags"] = clean_tags([*wanted.get("tags", row.tags), *added])
     before = {name: getattr(row, name) for name in wanted}
     for name, value in wanted.items():
         setattr(row, name, value)

@@ -30,6 +30,8 @@ from webapp.runs.services import runs as run_writes
 from webapp.runs.services.edits import Edit, EditConflictError
 from webapp.runs.services.states import IllegalTransitionError
 
+MOST_REASONS = 10
+"""Most refusals that the answer to a change of several runs lists."""
 ACTIONS: dict[str, Callable[..., None]] = {
     "start": run_writes.start,
     "stop": run_writes.stop,
@@ -71,30 +73,37 @@ def run_selected(request: HttpRequest, person: Person) -> HttpResponse:
     runs = list(run_reads.runs_by_number(numbers).values())
     if request.method != "POST":
         return page(request, person, "runs/selected.html", build_selected_runs(runs))
-    refused = _change_selected(runs, request.POST.get("action", ""), request.POST.get("tag", ""), person)
-    changed = len(runs) - len(refused)
+    action, tag = (request.POST.get(name, "") for name in ("action", "tag"))
+    changed, refused = _change_selected(runs, action, tag, person)
     if changed:
         messages.success(request, f"{changed} run{'s' * (changed != 1)} changed.")
-    for reason in refused[:10]:
+    for reason in refused[:MOST_REASONS]:
         messages.error(request, reason)
+    if (others := len(refused) - MOST_REASONS) > 0:
+        messages.error(request, f"{others} more run{'s were' if others != 1 else ' was'} not changed.")
+    if not changed and not refused:
+        messages.info(request, "Nothing was changed: the selected runs are so already.")
     return redirect("run-list")
 
 
-def _change_selected(runs: Sequence[Run], action: str, tag: str, person: Person) -> list[str]:
-    """Apply an action to each run that allows it; return the reasons of the others."""
+def _change_selected(runs: Sequence[Run], action: str, tag: str, person: Person) -> tuple[int, list[str]]:
+    """Apply an action to each run that allows it; return the number of changed runs and all refusals."""
+    changed = 0
     refused = []
     for run in runs:
+        before = (run.state, run.desired, run.archived_at, run.tags)
         try:
             check_change(run, person.role, person.user.pk)
             if action == "tag":
-                run_edits.edit(run=run, changes=Edit(tags=[*run.tags, tag]), actor=person.user)
+                run_edits.edit(run=run, changes=Edit(add_tag=tag), actor=person.user)
             elif action in ("stop", "archive", "restore"):
                 ACTIONS[action](run=run, actor=person.user)
             else:
                 refused.append(f"run {run.pk}: there is no action '{action[:40]}'")
         except (PermissionDenied, ConfigError, IllegalTransitionError) as error:
             refused.append(f"run {run.pk} was not changed: {error}")
-    return refused
+        changed += before != (run.state, run.desired, run.archived_at, run.tags)
+    return changed, refused
 
 
 @viewer

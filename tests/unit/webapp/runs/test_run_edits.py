@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Experiment, Run
 from webapp.runs.selectors import runs as reads
 from webapp.runs.selectors.runs import RunFilters
+from webapp.runs.services import batches, edits
 from webapp.runs.services import runs as run_writes
 
 pytestmark = pytest.mark.django_db
@@ -100,6 +102,8 @@ def test_selected_runs_are_changed_together_where_they_allow_it(operator: Client
     assert "2 runs changed" in listed
     assert f"run {stranger.pk} was not changed" in listed
     assert [run.tags for run in Run.objects.order_by("pk")] == [["lr sweep"], ["lr sweep"], []]
+    assert "changed." not in change("tag", tag="lr sweep"), "both have the tag already"
+    assert "name the tag to add" in change("tag", tag=" ")
     assert AuditEntry.objects.filter(action="run.edit").count() == 2
     run_writes.start(run=first)
     assert "1 run changed" in change("archive")
@@ -111,6 +115,22 @@ def test_selected_runs_are_changed_together_where_they_allow_it(operator: Client
     assert "there is no action" in change("delete")
     assert Run.objects.count() == 3
     assert "No run is selected" in operator.get("/runs/selected/").content.decode()
+
+
+def test_enter_in_the_field_of_a_tag_stops_nothing(operator: Client) -> None:
+    run = own_run()
+    page = operator.get("/runs/selected/", {"run": run.pk}).content.decode()
+    buttons = re.findall(r'name="action"\s+value="(\w+)"(\s+data-confirm)?', page)
+    assert [name for name, _ in buttons] == ["tag", "restore", "archive", "stop"]
+    assert all(confirm for name, confirm in buttons if name in ("archive", "stop"))
+
+
+def test_a_tag_is_added_to_those_that_the_run_has_by_then() -> None:
+    run = make_run()
+    stale = Run.objects.get(pk=run.pk)
+    edits.edit(run=run, changes=edits.Edit(tags=["theirs"]))
+    batches.tag_all(batch=[stale], tag="mine")
+    assert Run.objects.get(pk=run.pk).tags == ["mine", "theirs"]
 
 
 def test_a_failure_is_acknowledged_until_the_run_is_resumed(operator: Client) -> None:

@@ -187,7 +187,7 @@ def test_run_list_shows_the_newest_heldout_rate_and_sorts_by_it(operator: Client
         (worse, "other", 4, 0.25), (worse, "train", 8, 1.0),
     ):  # fmt: skip
         Evaluation.objects.create(
-            run=run, iteration=iteration, name=name, policy_version=1, num_samples=4, num_tasks=8,
+            run=run, iteration=iteration, name=name, policy_version=1, num_samples=16, num_tasks=8,
             num_solved=2, solve_rate=rate, interval_low=rate / 2, interval_high=rate,
             finished_at=timezone.now(),
         )  # fmt: skip
@@ -197,7 +197,7 @@ def test_run_list_shows_the_newest_heldout_rate_and_sorts_by_it(operator: Client
     assert "62.5 %" in page
     assert "25.0 %" in page
     assert "90.0 %" not in page
-    assert "95 % interval 31.2 % to 62.5 %, 8 tasks × 4" in page
+    assert "95 % interval 31.2 % to 62.5 %, 16 samples of 8 tasks" in page
 
 
 # --- numbers and search ---------------------------------------------------------------------------
