@@ -111,4 +111,5 @@ class ExperimentAdmin(RoleAdmin[Experiment]):
         self, request: HttpRequest, action: BatchAction, queryset: QuerySet[Experiment]
     ) -> HttpResponse | None:
         runs = Run.objects.filter(experiment__in=queryset.values("pk")).order_by("pk")
-        return change_runs(request, action, runs, back=reverse("admin:webapp_experiment_changelist"))
+        back = reverse("admin:webapp_experiment_changelist")
+        return change_runs(request, action, runs, back=back, key="experiment_id")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import admin, messages
-from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
@@ -19,6 +18,7 @@ from django.utils.safestring import SafeString
 
 from engine.errors import ConfigError
 from webapp.core.admin_site import RecordAdmin, site
+from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.runs import Run
 from webapp.runs.services import batches, states
@@ -67,25 +67,31 @@ TAG = BatchAction(
 
 
 def change_runs(
-    request: HttpRequest, action: BatchAction, runs: QuerySet[Run], *, back: str
+    request: HttpRequest, action: BatchAction, runs: QuerySet[Run], *, back: str, key: str = "pk"
 ) -> HttpResponse | None:
     """Ask for confirmation, then change the runs that are not archived; None returns to the list.
+
+    The confirmation posts the numbers of the runs that it listed, and no others are changed.
 
     Args:
         request: the request of the admin action, or of its confirmation.
         action: the change.
         runs: the selected runs.
         back: URL of the list.
+        key: field of a run with the primary key of its row in the list.
     """
-    selected = list(runs.filter(archived_at=None).select_related("created_by", "experiment")[: MOST_RUNS + 1])
-    batch = [run for run in selected if run.state in action.of_states]
-    if len(selected) > MOST_RUNS:
+    if confirmed := "confirmed" in request.POST:
+        listed = {number for text in request.POST.getlist("run") if (number := whole(text, most=MOST_ID))}
+        runs = runs.filter(pk__in=listed)
+    allowed = runs.filter(archived_at=None, state__in=action.of_states)
+    batch = list(allowed.select_related("created_by", "experiment")[: MOST_RUNS + 1])
+    if len(batch) > MOST_RUNS:
         messages.error(request, f"Nothing was changed: select at most {MOST_RUNS} runs at once.")
         return None
     if not batch:
-        messages.error(request, "Nothing was changed: no selected run is in a state that allows it.")
+        messages.error(request, "Nothing was changed: no selected run allows it; archived ones do not.")
         return None
-    if "confirmed" not in request.POST:
+    if not confirmed:
         context: dict[str, Any] = {
             **site.each_context(request),
             "title": action.question,
@@ -94,8 +100,8 @@ def change_runs(
             "action": action.name,
             "asks_tag": action.asks_tag,
             "runs": batch,
-            "left_out": len(selected) - len(batch),
-            "selected": request.POST.getlist(ACTION_CHECKBOX_NAME),
+            "left_out": runs.count() - len(batch),
+            "selected": sorted({getattr(run, key) for run in batch}),
             "back": back,
         }
         return TemplateResponse(request, "admin/confirm_runs.html", context)

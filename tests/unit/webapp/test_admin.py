@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
@@ -70,21 +72,30 @@ def test_experiments_are_created_edited_and_deleted_through_the_service(admin: C
     assert sorted(actions) == ["experiment.create", "experiment.delete", "experiment.edit"]
 
 
+def sent(page: str) -> dict[str, list[str]]:
+    """Return the hidden fields of a confirmation, as a browser sends them."""
+    fields: dict[str, list[str]] = {}
+    for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page):
+        fields.setdefault(name, []).append(value)
+    return fields
+
+
 def test_runs_are_stopped_archived_and_tagged_after_a_confirmation(admin: Client) -> None:
     draft, done = make_run(name="<b>draft"), make_run()
     runs.stop(run=done)
     chosen = {"_selected_action": [draft.pk, done.pk], "action": "stop_runs"}
     asked = admin.post("/admin/webapp/run/", chosen).content.decode()
     assert "&lt;b&gt;draft" in asked
-    assert "1 other selected run is in a state" in asked
+    assert "1 other selected run is archived or in a state" in asked
     draft.refresh_from_db()
     assert draft.state == "draft"
-    admin.post("/admin/webapp/run/", chosen | {"confirmed": "1"})
+    admin.post("/admin/webapp/run/", sent(asked) | {"confirmed": "1"})
     draft.refresh_from_db()
     assert draft.state == "stopped"
     entry = AuditEntry.objects.filter(action="run.stop", run=draft).get()
     assert entry.actor is not None
-    tagged = chosen | {"action": "tag_runs", "confirmed": "1"}
+    across = {"_selected_action": [draft.pk], "select_across": "1", "action": "tag_runs"}
+    tagged = sent(admin.post("/admin/webapp/run/", across).content.decode()) | {"confirmed": "1"}
     refused = admin.post("/admin/webapp/run/", tagged | {"tag": "a,b"}, follow=True)
     assert "Nothing was changed: tags: a tag has" in refused.content.decode()
     admin.post("/admin/webapp/run/", tagged | {"tag": "sweep"})
@@ -92,11 +103,18 @@ def test_runs_are_stopped_archived_and_tagged_after_a_confirmation(admin: Client
     experiment = Experiment.objects.create(name="first")
     Run.objects.update(experiment=experiment)
     form = {"_selected_action": [experiment.pk], "action": "archive_runs"}
-    assert "2 runs:" in admin.post("/admin/webapp/experiment/", form).content.decode()
-    admin.post("/admin/webapp/experiment/", form | {"confirmed": "1"})
+    asked = admin.post("/admin/webapp/experiment/", form).content.decode()
+    assert "2 runs:" in asked
+    later = make_run()
+    Run.objects.filter(pk=later.pk).update(experiment=experiment)
+    admin.post("/admin/webapp/experiment/", sent(asked) | {"confirmed": "1"})
+    assert list(Run.objects.filter(archived_at=None)) == [later], "the confirmation did not list it"
+    asked = admin.post("/admin/webapp/experiment/", form).content.decode()
+    assert "2 other selected runs are archived" in asked
+    admin.post("/admin/webapp/experiment/", sent(asked) | {"confirmed": "1"})
     assert not Run.objects.filter(archived_at=None).exists()
     again = admin.post("/admin/webapp/experiment/", form, follow=True)
-    assert "no selected run is in a state" in again.content.decode()
+    assert "no selected run allows it" in again.content.decode()
 
 
 def test_run_page_shows_its_configuration_and_links(admin: Client) -> None:
