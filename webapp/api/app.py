@@ -21,6 +21,7 @@ from webapp.datasets import api as datasets
 from webapp.endpoints import api as endpoints
 from webapp.evaluations import api as evaluations
 from webapp.experiments import api as experiments
+from webapp.experiments.services import TextsConflictError
 from webapp.ingestion import api as ingest
 from webapp.ingestion.services import ingest as ingest_service
 from webapp.rollouts.api import annotations as annotation_routes
@@ -110,6 +111,11 @@ def _conflict(_request: HttpRequest, error: IllegalTransitionError) -> HttpRespo
 @api.exception_handler(EditConflictError)
 def _edited(_request: HttpRequest, error: EditConflictError) -> HttpResponse:
     return _answer(409, detail=str(error), by=error.by, run=runs.RunOut.from_orm(error.run).dict())
+
+
+@api.exception_handler(TextsConflictError)
+def _texts_edited(_request: HttpRequest, error: TextsConflictError) -> HttpResponse:
+    return _answer(409, detail=str(error))
 
 
 @api.exception_handler(ingest_service.BadTokenError)

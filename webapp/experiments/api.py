@@ -36,9 +36,16 @@ class ExperimentOut(Schema):
     hypothesis: str
     conclusion: str
     created_at: datetime
-    num_runs: int = 0
-    num_active: int = 0
-    last_run_at: datetime | None = None
+    edit_version: str
+    """Digest of goal, hypothesis and conclusion, for the ``version`` of an edit."""
+    num_runs: int
+    num_active: int
+    last_run_at: datetime | None
+
+    @staticmethod
+    def resolve_edit_version(experiment: Experiment) -> str:
+        """Return the digest."""
+        return experiments.version_of(experiment)
 
 
 class ExperimentIn(Schema):
@@ -55,6 +62,8 @@ class ExperimentTexts(Schema):
     goal: str | None = None
     hypothesis: str | None = None
     conclusion: str | None = None
+    version: str | None = None
+    """``edit_version`` of the experiment as it was read: 409 if it was edited since; null overwrites."""
 
 
 class CellOut(Schema):
@@ -176,7 +185,8 @@ def list_experiments(request: HttpRequest) -> list[Experiment]:
 def create_experiment(request: HttpRequest, body: ExperimentIn) -> tuple[int, Experiment]:
     """Create an experiment."""
     user = caller(request)
-    return 201, experiments.create(name=body.name, goal=body.goal, hypothesis=body.hypothesis, actor=user)
+    made = experiments.create(name=body.name, goal=body.goal, hypothesis=body.hypothesis, actor=user)
+    return 201, _find(made.pk)
 
 
 @router.get("/experiments/{int:experiment_id}", auth=viewer, response=ExperimentDetail)
@@ -211,22 +221,23 @@ def get_power(
 def edit_experiment(request: HttpRequest, experiment_id: int, body: ExperimentTexts) -> Experiment:
     """Change goal, hypothesis or conclusion."""
     experiment = _find(experiment_id)
-    experiments.edit(experiment=experiment, texts=body.model_dump(), actor=caller(request))
-    return experiment
+    texts = body.model_dump(include=set(experiments.TEXTS))
+    experiments.edit(experiment=experiment, texts=texts, version=body.version, actor=caller(request))
+    return _find(experiment_id)
 
 
 @router.post("/experiments/{int:experiment_id}/launch", auth=operator, response=LaunchedOut)
 def launch_experiment(request: HttpRequest, experiment_id: int, body: LaunchIn) -> experiment_runs.Launched:
     """Queue what is missing of the arms × seeds: all runs, or none where a setting is invalid."""
     experiment = _find(experiment_id)
-    _changeable(request, experiment_runs.continuable(experiment))
+    _changeable(request, experiment_runs.continuable(experiment, body.design))
     return experiment_runs.launch(experiment=experiment, design=body.design, actor=caller(request))
 
 
 @router.post("/experiments/{int:experiment_id}/stop", auth=operator, response=list[RunOut])
 def stop_experiment(request: HttpRequest, experiment_id: int) -> list[Run]:
     """Stop all queued and live runs of an experiment."""
-    runs = _changeable(request, reads.runs_in_states(_find(experiment_id), states.STOPPABLE))
+    runs = _changeable(request, reads.runs_in_states(_find(experiment_id), states.IN_PROGRESS))
     batches.stop_all(batch=runs, actor=caller(request))
     return runs
 

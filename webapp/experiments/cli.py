@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from django.db import transaction
 
-from engine.terminal import visible_line
+from engine.terminal import visible_line, visible_text
 from webapp.core.cli import AsJson, CommandError, OnlyJson, command_group, one_of, print_json
 from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
@@ -18,7 +18,7 @@ from webapp.experiments.contexts.power import compute_power
 from webapp.experiments.contexts.results import build_results
 from webapp.experiments.contexts.run_comparison import AXES, build_series, summarise_comparison
 from webapp.experiments.contexts.tasks_of_runs import tasks_document
-from webapp.experiments.designs import Design, make_design
+from webapp.experiments.designs import Design, make_design, seeds_text, stored_design
 from webapp.experiments.models import Experiment
 from webapp.runs.cli.describe import describe, find_experiment, run_record
 from webapp.runs.models.runs import Run
@@ -84,8 +84,12 @@ def launch(
         int | None, typer.Option(metavar="RUN", help="Run that all arms start from, instead of a recipe.")
     ] = None,
     seeds: Annotated[
-        str, typer.Option(metavar="N|SEED,SEED", help="Number of seeds, or seeds separated by commas.")
-    ] = "3",
+        str | None,
+        typer.Option(
+            metavar="N|SEED,SEED",
+            help="Number of seeds, or seeds separated by commas; without it those of the last launch, or 3.",
+        ),
+    ] = None,
     goal: Goal = "",
     hypothesis: Hypothesis = "",
     as_json: AsJson = False,
@@ -95,13 +99,18 @@ def launch(
     Runs that exist are left alone; drafts, failed and stopped ones continue. Without --arm, the arms and
     seeds of the last launch count.
     """
-    design = _design(arm, recipe, run, seeds) if arm else None
+    if not arm and (recipe or run is not None or seeds is not None):
+        raise CommandError("--recipe, --run and --seeds need --arm: without it, the last launch is repeated")
     with transaction.atomic():  # a refused launch leaves no experiment
         experiment = find_experiment(name)
         assert experiment is not None
         experiments.edit(
             experiment=experiment, texts={"goal": goal or None, "hypothesis": hypothesis or None}
         )
+        last = stored_design(experiment)
+        if seeds is None:
+            seeds = seeds_text(last.seeds) if last is not None else "3"
+        design = _design(arm, recipe, run, seeds) if arm else None
         launched = experiment_runs.launch(experiment=experiment, design=design)
     if as_json:
         print_json(
@@ -133,7 +142,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
         return
     for label in experiments.TEXTS:
         if text := getattr(experiment, label):
-            print(f"{label}: {text}")
+            print(visible_text(f"{label}: {text}"))
     for row in build_cells(experiment):
         print(visible_line(" · ".join([row.arm.name, *row.lines])))
         for cell in row.cells:
@@ -190,7 +199,7 @@ def power(
     if as_json:
         print_json(PowerOut.from_orm(computed).model_dump())
         return
-    print(f"standard deviation over seeds: {computed.deviation:.3g} ({computed.source})")
+    print(visible_line(f"standard deviation over seeds: {computed.deviation:.3g} ({computed.source})"))
     if computed.gain is not None:
         print(f"a gain of {computed.gain:g} needs {computed.seeds_needed or 'more than 10000'} seeds an arm")
     if computed.seeds is not None:
@@ -201,7 +210,7 @@ def power(
 @app.command()
 def stop(name: Name, as_json: AsJson = False) -> None:
     """Stop all queued and live runs of an experiment."""
-    runs = reads.runs_in_states(_find(name), states.STOPPABLE)
+    runs = reads.runs_in_states(_find(name), states.IN_PROGRESS)
     batches.stop_all(batch=runs)
     _print_runs(runs, as_json=as_json)
 

@@ -122,10 +122,10 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 
 def setting_line(key: str, value: Any) -> str:
-    """Return a setting as ``KEY=VALUE``, which ``parse_settings`` reads."""
+    """Return a setting as ``KEY=VALUE`` in one line, which ``parse_settings`` reads."""
     plain = f"{key}={value}"
-    exact = isinstance(value, str) and value and parse_settings([plain])[key] == value
-    return plain if exact else f"{key}={json.dumps(value)}"
+    one_line = isinstance(value, str) and value.split() and value.strip().splitlines() == [value]
+    return plain if one_line and parse_settings([plain])[key] == value else f"{key}={json.dumps(value)}"
 
 
 def stored_design(experiment: Experiment) -> Design | None:

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from engine.errors import ConfigError, Problem
+from engine.errors import ConfigError, Problem, TrainyardError
 from webapp.core.services import audit
 from webapp.core.services.cleaning import without_nul
 from webapp.experiments.models import MAX_TEXT, Experiment
 
 TEXTS = ("goal", "hypothesis", "conclusion")
+
+
+class TextsConflictError(TrainyardError):
+    """The texts of an experiment were edited after they were read; nothing was changed."""
+
+
+def version_of(experiment: Experiment) -> str:
+    """Return a digest of an experiment's texts, which changes with every edit."""
+    content = json.dumps([getattr(experiment, name) for name in TEXTS])
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @transaction.atomic
@@ -30,8 +42,25 @@ def create(
 
 
 @transaction.atomic
-def edit(*, experiment: Experiment, texts: Mapping[str, str | None], actor: User | None = None) -> None:
-    """Change goal, hypothesis or conclusion; None leaves a text as it is. Raises ConfigError."""
+def edit(
+    *,
+    experiment: Experiment,
+    texts: Mapping[str, str | None],
+    version: str | None = None,
+    actor: User | None = None,
+) -> None:
+    """Change goal, hypothesis or conclusion.
+
+    Args:
+        experiment: the experiment.
+        texts: new texts by name; None leaves one as it is.
+        version: ``version_of`` the experiment as it was read; None overwrites later edits.
+        actor: the requesting user.
+
+    Raises:
+        ConfigError: a text is too long.
+        TextsConflictError: the texts were edited since ``version``.
+    """
     row = Experiment.objects.select_for_update().get(pk=experiment.pk)
     wanted = _cleaned({name: text for name, text in texts.items() if text is not None})
     changes = {
@@ -39,6 +68,12 @@ def edit(*, experiment: Experiment, texts: Mapping[str, str | None], actor: User
         for name, text in wanted.items()
         if getattr(row, name) != text
     }
+    # An edit without effect cannot conflict.
+    if changes and version not in (None, version_of(row)):
+        raise TextsConflictError(
+            f"the texts of experiment {row.name} were edited after they were read: nothing was changed; read "
+            "them again and repeat the change"
+        )
     if changes:
         Experiment.objects.filter(pk=row.pk).update(**wanted)
         audit.record(actor=actor, action="experiment.edit", target=f"experiment {row.name}", changes=changes)

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from webapp.core.contexts.charts import REWARD, ChartSet, ChartSpec, Columns, Series
 from webapp.experiments.contexts.arms import ArmRow
+from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors import series as series_reads
 from webapp.runs.selectors.series import EVALUATION
 
-HELDOUT = f"{EVALUATION}heldout"
 Curve = Mapping[int, float]
 """Iteration → value of one run."""
 
@@ -53,12 +53,16 @@ def arm_charts(arms: Sequence[ArmRow]) -> ChartSet:
 
 
 def _heldout(numbers: Sequence[int]) -> dict[int, Curve]:
-    return {
-        number: {
-            int(x): rate for x, rate in zip(points.x, points.mean[HELDOUT], strict=True) if rate is not None
-        }
-        for number, points in series_reads.evaluated(numbers, "heldout").items()
-    }
+    names = {number: row.name for number, row in run_reads.newest_heldout(numbers).items()}
+    curves: dict[int, Curve] = {number: {} for number in numbers}
+    for name in set(names.values()):
+        members = [number for number in numbers if names.get(number) == name]
+        for number, points in series_reads.evaluated(members, name).items():
+            rates = points.mean[f"{EVALUATION}{name}"]
+            curves[number] = {
+                int(x): rate for x, rate in zip(points.x, rates, strict=True) if rate is not None
+            }
+    return curves
 
 
 def band(curves: Iterable[Curve]) -> dict[int, tuple[float, float, float]]:

@@ -9,26 +9,27 @@ from django.urls import reverse
 
 from webapp.core.contexts.charts import REWARD, ChartSet, ChartSpec, Columns, Series
 from webapp.core.contexts.frame import Crumb
+from webapp.core.permissions import Role
 from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import evaluation_comparison_url
 from webapp.experiments import selectors as reads
 from webapp.experiments.contexts.arms import ArmRow, build_cells
 from webapp.experiments.contexts.bands import arm_charts
+from webapp.experiments.contexts.controls import Control, build_controls
 from webapp.experiments.contexts.results import Results, build_results
 from webapp.experiments.contexts.run_comparison import MOST_RUNS, comparison_url
 from webapp.experiments.designs import stored_design
 from webapp.experiments.models import Experiment
+from webapp.experiments.services import TEXTS, version_of
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.contexts.rows import RunRow, run_rows
 from webapp.runs.contexts.runs import page_number
 from webapp.runs.models.iterations import Evaluation
 from webapp.runs.models.runs import Run
-from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors import series as series_reads
 from webapp.runs.selectors.runs import RunFilters
 from webapp.runs.selectors.series import Series as RunSeries
-from webapp.runs.services.states import STOPPABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +80,17 @@ class HeldoutRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TextsForm:
+    """Values of the form of goal, hypothesis and conclusion."""
+
+    texts: Mapping[str, str]
+    version: str
+    """Version of the texts that these values replace."""
+    refused: bool
+    """Whether they were sent, and refused since the texts had been edited meanwhile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentContext:
     """Context of an experiment's page."""
 
@@ -91,7 +103,8 @@ class ExperimentContext:
     """Recipe or run that the arms start from, in words."""
     num_missing: int
     """Cells that another launch would create or continue."""
-    num_stoppable: int
+    controls: tuple[Control, ...]
+    edit: TextsForm
     results: Results | None
     page: Page[Run]
     rows: tuple[RunRow, ...]
@@ -109,9 +122,22 @@ class ExperimentContext:
 
 
 def build_experiment(
-    experiment: Experiment, params: Mapping[str, str], *, can_operate: bool
+    experiment: Experiment,
+    params: Mapping[str, str],
+    *,
+    role: Role,
+    user_id: int,
+    sent: Mapping[str, str] | None = None,
 ) -> ExperimentContext:
-    """Build the context of an experiment's page; the chart compares the first runs that it lists."""
+    """Build the context of an experiment's page; the chart compares the first runs that it lists.
+
+    Args:
+        experiment: the experiment.
+        params: query string.
+        role: role of the person.
+        user_id: the person.
+        sent: form of goal, hypothesis and conclusion that was refused for an edit meanwhile.
+    """
     filters = RunFilters(
         experiment=experiment.pk, archived=params.get("archived", ""), sort=params.get("sort", "-id")
     )
@@ -135,7 +161,12 @@ def build_experiment(
         seeds=design.seeds if design is not None else (),
         start=(design.recipe or f"run {design.base_run}") if design is not None else "",
         num_missing=sum(cell.is_missing for row in arms for cell in row.cells),
-        num_stoppable=reads.count_in_states(experiment, STOPPABLE),
+        controls=build_controls(experiment, arms, role=role, user_id=user_id),
+        edit=TextsForm(
+            texts={name: (sent or {}).get(name, getattr(experiment, name)) for name in TEXTS},
+            version=version_of(experiment),
+            refused=sent is not None,
+        ),
         results=build_results(arms),
         page=page,
         rows=run_rows(list(page.rows), rewards),
@@ -146,19 +177,19 @@ def build_experiment(
         num_compared=len(compared),
         compare_url=comparison_url(numbers[:MOST_RUNS]),
         params=dict(params),
-        can_operate=can_operate,
+        can_operate=role.includes(Role.OPERATOR),
     )
 
 
 def _heldout(runs: Sequence[Run]) -> tuple[HeldoutRow, ...]:
     """Return the runs with an evaluation of held-out tasks, best first."""
-    evaluations = iteration_reads.first_and_last_evaluations([run.pk for run in runs], "heldout")
+    evaluations = run_reads.first_and_newest_heldout([run.pk for run in runs])
     splits = reads.evaluated_splits(list(evaluations))
     rows = [
         HeldoutRow(
             run=run,
             start=policy_label(getattr(run, "policy", None)),
-            split=splits[run.pk],
+            split=(splits[run.pk][0], splits[run.pk][1] or ends[1].name),
             first=ends[0],
             last=ends[1],
         )

@@ -93,10 +93,16 @@ def posted_design(posted: Mapping[str, str]) -> Design:
     number = whole(base, most=MOST_ID)
     if base and number is None:
         raise ConfigError(Problem(f"expected the number of a run, not '{base[:100]}'", "base_run"))
+    arms = list(posted_arms(posted))
+    names = [name for name, _ in arms]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(
+            *(Problem("two arms have this name: give each its own", f"arms.{name}") for name in repeated)
+        )
     return make_design(
-        recipe="" if base else posted.get("recipe", ""),
+        recipe=posted.get("recipe", ""),
         base_run=number,
-        arms=[(name, settings.splitlines()) for name, settings in posted_arms(posted)],
+        arms=[(name, settings.splitlines()) for name, settings in arms],
         seeds=posted.get("seeds", ""),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.errors import ConfigError, Problem
-from engine.evaluation.seeds import seeds_needed, smallest_gain
+from engine.evaluation.seeds import MAX_SEEDS, seeds_needed, smallest_gain
 from webapp.experiments.contexts.arms import build_cells
 from webapp.experiments.contexts.results import build_results
 from webapp.experiments.models import Experiment
@@ -52,6 +52,8 @@ def compute_power(
         problems.append(Problem(f"expected a number above 0, not {deviation}", "deviation"))
     if gain is not None and not 0 < gain < math.inf:
         problems.append(Problem(f"expected a number above 0, not {gain}", "gain"))
+    if seeds is not None and not 1 <= seeds <= MAX_SEEDS:
+        problems.append(Problem(f"expected a number from 1 to {MAX_SEEDS:,}", "seeds"))
     if problems:
         raise ConfigError(*problems)
     source = "given"
@@ -62,13 +64,16 @@ def compute_power(
             raise ConfigError(Problem(message, "deviation"))
         deviation = results.deviation
         source = f"{results.num_results} finished runs of {experiment.name}, {results.metric}"
+    shown = smallest_gain(seeds, deviation) if seeds is not None else None
+    if shown is not None and not math.isfinite(shown):
+        raise ConfigError(Problem("too large for a number of seeds", "deviation"))
     return Power(
         deviation=deviation,
         source=source,
         gain=gain,
         seeds_needed=seeds_needed(gain, deviation) if gain is not None else None,
         seeds=seeds,
-        smallest_gain=smallest_gain(seeds, deviation) if seeds is not None else None,
+        smallest_gain=shown,
     )
 
 

@@ -18,10 +18,13 @@ from webapp.experiments import selectors as reads
 from webapp.experiments.contexts.arms import ArmRow
 from webapp.runs.models.iterations import Evaluation
 from webapp.runs.selectors import iterations as iteration_reads
+from webapp.runs.selectors import runs as run_reads
 from webapp.runs.services.states import S
 
 HELDOUT_RATE = "held-out solve rate"
 REWARD_AT_END = "mean reward of the last iterations"
+LEAST_TASKS = 2
+"""Fewest common tasks over which solve rates are compared."""
 WIDTH = 200
 """Width of the forest plot, in its own units."""
 
@@ -44,12 +47,17 @@ class ArmResult:
     """Result by seed."""
     is_baseline: bool
     change: SeedComparison | None
-    """Against the baseline over the seeds of both; None for the baseline and without such seeds."""
+    """Against the baseline over the seeds of both, and over the tasks that all their evaluations graded.
+
+    None for the baseline and without such seeds.
+    """
     task_low: float | None
     task_high: float | None
     """95 % interval of the change over tasks, where the same tasks were evaluated; else None."""
     num_tasks: int
     """Tasks that all compared evaluations graded."""
+    is_rate: bool
+    """Whether the results are solve rates of evaluations, which compare only over common tasks."""
 
     @property
     def difference(self) -> float | None:
@@ -90,7 +98,11 @@ class ArmResult:
             return "no finished seed shared with the baseline"
         if len(self.change.seeds) == 1:
             return "one seed: no conclusion"
-        tasks_agree = self.task_low is None or excludes_zero(self.task_low, self.task_high)
+        if self.is_rate and self.num_tasks < LEAST_TASKS:
+            return "different tasks: no conclusion"
+        if self.change.interval_low is None:
+            return "the same change in all seeds: no interval"
+        tasks_agree = not self.is_rate or excludes_zero(self.task_low, self.task_high)
         if not (self.change.is_distinguishable and tasks_agree):
             return "indistinguishable"
         return "higher" if self.change.difference > 0 else "lower"
@@ -111,8 +123,14 @@ class Results:
     deviation: float | None
     """Standard deviation over seeds within arms; None where no arm has two results."""
     num_results: int
+    """Results of the arms that have at least two, from which ``deviation`` follows."""
     gain: float | None
     """Smallest gain that a comparison over the seeds of the design shows."""
+
+    @property
+    def num_comparisons(self) -> int:
+        """Return the number of arms that share at least two finished seeds with the baseline."""
+        return sum(arm.change is not None and len(arm.change.seeds) > 1 for arm in self.arms)
 
     @property
     def rows(self) -> tuple[tuple[ArmResult, ForestBar | None], ...]:
@@ -132,8 +150,7 @@ def build_results(arms: tuple[ArmRow, ...]) -> Results | None:
         for cell in row.cells
         if cell.run is not None and cell.run.state == S.SUCCEEDED
     }
-    ends = iteration_reads.first_and_last_evaluations(list(succeeded), "heldout")
-    newest = {number: last for number, (_, last) in ends.items()}
+    newest = run_reads.newest_heldout(list(succeeded))
     by_run = {number: evaluation.solve_rate for number, evaluation in newest.items()}
     by_run = by_run or reads.rewards_at_end(list(succeeded))
     if not by_run:
@@ -148,7 +165,8 @@ def build_results(arms: tuple[ArmRow, ...]) -> Results | None:
     rates = iteration_reads.task_rates(list(newest.values()))
     baseline = arms[0].arm.name
     compared = tuple(
-        _result(row, baseline, values, evaluations, rates, is_baseline=row is arms[0]) for row in arms
+        _result(row, baseline, values, evaluations, rates, is_baseline=row is arms[0], is_rate=bool(newest))
+        for row in arms
     )
     deviation = pooled_deviation([list(members.values()) for members in values.values()])
     scale = _scale(compared, is_rate=bool(newest))
@@ -159,7 +177,7 @@ def build_results(arms: tuple[ArmRow, ...]) -> Results | None:
         bars=tuple(_bar(result.change, scale) for result in compared),
         scale=scale,
         deviation=deviation,
-        num_results=len(by_run),
+        num_results=sum(len(members) for members in values.values() if len(members) > 1),
         gain=smallest_gain(len(arms[0].cells), deviation) if deviation is not None else None,
     )
 
@@ -172,19 +190,30 @@ def _result(
     rates: Mapping[int, Mapping[str, float]],
     *,
     is_baseline: bool,
+    is_rate: bool,
 ) -> ArmResult:
     name = row.arm.name
     change = None if is_baseline else compare_seeds(values[baseline], values[name])
     differences: list[float] = []
-    if change is not None and all(seed in evaluations[name] for seed in change.seeds):
+    if change is not None and is_rate:
         pairs = [
             (rates[evaluations[baseline][seed].pk], rates[evaluations[name][seed].pk])
             for seed in change.seeds
         ]
-        tasks = set[str].intersection(*(first.keys() & second.keys() for first, second in pairs))
+        graded = [set(rates_of) for pair in pairs for rates_of in pair]
+        tasks = sorted(set[str].intersection(*graded))
         differences = [
-            statistics.fmean(second[task] - first[task] for first, second in pairs) for task in sorted(tasks)
+            statistics.fmean(second[task] - first[task] for first, second in pairs) for task in tasks
         ]
+        if tasks and any(len(keys) > len(tasks) for keys in graded):
+            first, second = (
+                {
+                    seed: statistics.fmean(pair[side][task] for task in tasks)
+                    for seed, pair in zip(change.seeds, pairs, strict=True)
+                }
+                for side in (0, 1)
+            )
+            change = compare_seeds(first, second)
     low, high = paired_bootstrap(differences)
     return ArmResult(
         row=row,
@@ -194,6 +223,7 @@ def _result(
         task_low=low,
         task_high=high,
         num_tasks=len(differences),
+        is_rate=is_rate,
     )
 
 

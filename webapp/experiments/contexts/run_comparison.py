@@ -130,8 +130,7 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
 
 def _compared(runs: Sequence[Run]) -> tuple[ComparedRun, ...]:
     numbers = [run.pk for run in runs]
-    evaluated = iteration_reads.first_and_last_evaluations(numbers, "heldout")
-    newest = {number: last for number, (_, last) in evaluated.items()}
+    newest = run_reads.newest_heldout(numbers)
     finished = iteration_reads.count_finished(numbers)
     now = timezone.now()
     return tuple(

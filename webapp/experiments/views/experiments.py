@@ -17,11 +17,12 @@ from webapp.experiments import selectors as reads
 from webapp.experiments import services as experiments
 from webapp.experiments.contexts.experiments import build_experiment, build_experiment_list
 from webapp.experiments.models import Experiment
+from webapp.experiments.services import TextsConflictError
 from webapp.runs.services import batches, states
 from webapp.runs.services.states import IllegalTransitionError
 
 ACTIONS: dict[str, tuple[Callable[..., None], Collection[str]]] = {
-    "stop": (batches.stop_all, states.STOPPABLE),
+    "stop": (batches.stop_all, states.IN_PROGRESS),
     "archive": (batches.archive_all, list(states.TRANSITIONS)),
 }
 """Action → service, and the states of the runs that it changes."""
@@ -45,20 +46,26 @@ def experiment_list(request: HttpRequest, person: Person) -> HttpResponse:
 def experiment_detail(request: HttpRequest, person: Person, experiment_id: int) -> HttpResponse:
     """Render an experiment with a comparison of its arms and runs."""
     experiment = experiment_or_404(experiment_id)
-    context = build_experiment(experiment, params_of(request), can_operate=person.can_operate)
+    context = build_experiment(experiment, params_of(request), role=person.role, user_id=person.user.pk)
     return page(request, person, "experiments/detail.html", context)
 
 
 @operator
 @require_POST
 def experiment_edit(request: HttpRequest, person: Person, experiment_id: int) -> HttpResponse:
-    """Change goal, hypothesis and conclusion."""
+    """Change goal, hypothesis and conclusion; 409 with the sent texts if they were edited meanwhile."""
     form = posted_of(request)
     texts = {name: form.get(name) for name in experiments.TEXTS}
+    experiment = experiment_or_404(experiment_id)
     try:
-        experiments.edit(experiment=experiment_or_404(experiment_id), texts=texts, actor=person.user)
+        experiments.edit(experiment=experiment, texts=texts, version=form.get("version"), actor=person.user)
     except ConfigError as error:
         messages.error(request, f"Nothing was changed: {error}")
+    except TextsConflictError:
+        context = build_experiment(
+            experiment_or_404(experiment_id), {}, role=person.role, user_id=person.user.pk, sent=form
+        )
+        return page(request, person, "experiments/detail.html", context, status=409)
     return redirect("experiment-detail", experiment_id)
 
 

@@ -86,6 +86,6 @@ def _launch(
     if experiment is None:
         texts = {name: posted.get(name, "") for name in ("name", "goal", "hypothesis")}
         experiment = experiments.create(**texts, actor=person.user)
-    for run in experiment_runs.continuable(experiment):
+    for run in experiment_runs.continuable(experiment, design):
         check_change(run, person.role, person.user.pk)
     return experiment, experiment_runs.launch(experiment=experiment, design=design, actor=person.user)

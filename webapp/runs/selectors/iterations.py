@@ -150,18 +150,6 @@ def evaluations(run_id: int) -> list[Evaluation]:
     return list(Evaluation.objects.filter(run_id=run_id).order_by("name", "iteration"))
 
 
-def first_and_last_evaluations(
-    run_ids: Collection[int], name: str
-) -> dict[int, tuple[Evaluation, Evaluation]]:
-    """Return the first and the newest evaluation of that name of each run that has one."""
-    rows = Evaluation.objects.filter(run_id__in=run_ids, name=name)
-    first, last = (
-        {row.run_id: row for row in rows.order_by("run_id", order).distinct("run_id")}
-        for order in ("iteration", "-iteration")
-    )
-    return {run_id: (first[run_id], last[run_id]) for run_id in first.keys() & last.keys()}
-
-
 def get_evaluation(run_id: int, phase: str, iteration: int) -> Evaluation | None:
     """Return one evaluation that has ended, by the phase of its rollouts (``eval:<name>``)."""
     name = phase.removeprefix("eval:")

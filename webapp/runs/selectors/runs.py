@@ -85,6 +85,15 @@ def newest_heldout(run_ids: Collection[int]) -> dict[int, Evaluation]:
     return {row.run_id: row for row in rows}
 
 
+def first_and_newest_heldout(run_ids: Collection[int]) -> dict[int, tuple[Evaluation, Evaluation]]:
+    """Return the newest evaluation of ``newest_heldout``, after the run's first one of the same name."""
+    newest = newest_heldout(run_ids)
+    rows = Evaluation.objects.filter(run_id__in=newest, name__in={row.name for row in newest.values()})
+    rows = rows.order_by("run_id", "name", "iteration").distinct("run_id", "name")
+    first = {(row.run_id, row.name): row for row in rows}
+    return {run_id: (first[run_id, row.name], row) for run_id, row in newest.items()}
+
+
 def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
     """Return one page of runs, newest first unless sorted otherwise."""
     runs = with_reward(Run.objects.all())

@@ -125,7 +125,9 @@ def bucketed(
 def aligned(run_ids: Collection[int], key: str, *, buckets: int = 256) -> dict[int, dict[int, float]]:
     """Return run → last iteration of a bucket → mean of a metric, in the same full buckets for all runs."""
     iterations = Iteration.objects.filter(run_id__in=run_ids, finished_at__isnull=False).order_by()
-    total = 1 + (iterations.aggregate(longest=Max("index"))["longest"] or 0)
+    # Counted: a single iteration with a huge index would make the buckets of all runs too wide to be full.
+    lengths = iterations.values("run_id").annotate(length=Count("id"))
+    total = lengths.aggregate(longest=Max("length"))["longest"] or 1
     width = math.ceil(total / buckets)
     rows = (
         iterations.annotate(bucket=F("index") / width, value=Cast(KT(f"metrics__{key}"), FloatField()))
@@ -135,7 +137,8 @@ def aligned(run_ids: Collection[int], key: str, *, buckets: int = 256) -> dict[i
     )
     by_run: dict[int, dict[int, float]] = {run_id: {} for run_id in run_ids}
     for run_id, bucket, mean, last, number in rows:
-        if number == min(width, total - bucket * width) and (value := _short(mean)) is not None:
+        is_full = number == width or (bucket == total // width and number == total % width)
+        if is_full and (value := _short(mean)) is not None:
             by_run[run_id][last] = value
     return by_run
 

@@ -33,10 +33,19 @@ def runs_of_arms(experiment: Experiment) -> QuerySet[Run]:
     return Run.objects.filter(experiment=experiment, archived_at=None).exclude(arm="").order_by("pk")
 
 
-def continuable(experiment: Experiment) -> list[Run]:
-    """Return the runs of the arms that another launch continues."""
-    waiting = runs_of_arms(experiment).filter(state__in=(RunState.DRAFT, *_STARTED))
-    return list(waiting.select_related("created_by", "experiment"))
+def continuable(experiment: Experiment, design: Design | None = None) -> list[Run]:
+    """Return the runs that a launch of a design continues. Raises ConfigError as ``launch`` does."""
+    present = _present(experiment)
+    merged = _merged(stored_design(experiment), design, set(present))
+    cells = {(arm.name, seed) for arm in merged.arms for seed in merged.seeds}
+    waiting = (RunState.DRAFT, *_STARTED)
+    return [run for cell, run in present.items() if cell in cells and run.state in waiting]
+
+
+def _present(experiment: Experiment) -> dict[tuple[str, int], Run]:
+    """Return the newest run of each arm and seed."""
+    runs_of = runs_of_arms(experiment).select_related("created_by", "experiment")
+    return {(run.arm, run.config["seed"]): run for run in runs_of}
 
 
 @transaction.atomic
@@ -56,8 +65,9 @@ def launch(*, experiment: Experiment, design: Design | None = None, actor: User 
             setting of an arm's problem begins with ``arms.NAME``.
     """
     row = Experiment.objects.select_for_update().get(pk=experiment.pk)
-    present = {(run.arm, run.config["seed"]): run for run in runs_of_arms(row).select_related("experiment")}
-    merged = _merged(stored_design(row), design, set(present))
+    present = _present(row)
+    last = stored_design(row)
+    merged = _merged(last, design, set(present))
     base = _base(merged)
     created: list[Run] = []
     continued: list[Run] = []
@@ -83,6 +93,7 @@ def launch(*, experiment: Experiment, design: Design | None = None, actor: User 
             ]
     if problems:
         raise ConfigError(*problems)
+    removed = _remove_from_arms(row, last, merged)
     row.design = merged.model_dump(mode="json")
     row.save(update_fields=["design"])
     audit.record(
@@ -93,6 +104,7 @@ def launch(*, experiment: Experiment, design: Design | None = None, actor: User 
             "design": row.design,
             "created": [run.pk for run in created],
             "continued": [run.pk for run in continued],
+            "removed_from_arms": removed,
         },
     )
     experiment.refresh_from_db()
@@ -128,6 +140,20 @@ def _merged(old: Design | None, new: Design | None, present: set[tuple[str, int]
             "seeds": list(dict.fromkeys([*kept_seeds, *new.seeds])),
         }
     )
+
+
+def _remove_from_arms(experiment: Experiment, old: Design | None, new: Design) -> list[int]:
+    """Remove archived runs from arms that are not in both designs with the same settings and start.
+
+    Restored, they would count as runs of an arm of this name. Returns their numbers.
+    """
+    same_start = old is not None and (old.recipe, old.base_run) == (new.recipe, new.base_run)
+    before = {arm.name: arm.settings for arm in old.arms} if old is not None and same_start else {}
+    kept = ["", *(arm.name for arm in new.arms if before.get(arm.name) == arm.settings)]
+    archived = Run.objects.filter(experiment=experiment, archived_at__isnull=False).exclude(arm__in=kept)
+    numbers = list(archived.order_by("pk").values_list("pk", flat=True))
+    Run.objects.filter(pk__in=numbers).update(arm="")
+    return numbers
 
 
 def _base(design: Design) -> Run | None:

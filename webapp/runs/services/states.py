@@ -33,6 +33,8 @@ LIVE = frozenset({S.STARTING, S.RUNNING, S.PAUSED, S.STOPPING})
 """States in which a process should exist."""
 STOPPABLE = frozenset({S.DRAFT, S.QUEUED, S.STARTING, S.RUNNING, S.PAUSED})
 """States in which a person can ask a run to stop."""
+IN_PROGRESS = STOPPABLE - {S.DRAFT}
+"""States of the runs that are stopped with their experiment."""
 
 TRANSITIONS: dict[RunState, frozenset[RunState]] = {
     S.DRAFT: frozenset({S.QUEUED, S.STOPPED}),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from html import unescape
 from typing import Any
 
 import pytest
 from django.test import Client
 
+from engine.config.base import parse_settings
 from engine.errors import ConfigError
 from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web.web_builders import make_user, signed_in
@@ -113,11 +115,13 @@ def test_page_checks_then_launches_then_continues(operator: Client) -> None:
     assert (done["Location"], experiment.goal) == (address, "find out")
     shown = operator.get(address)
     assert "algorithm.preset=grpo" in shown.content.decode()
-    assert shown.context["num_stoppable"] == 4
+    assert [control.action for control in shown.context["controls"]] == ["stop"]
+    assert "Stop 4 runs of this experiment? Drafts stay." in shown.content.decode()
     again = operator.get(f"{address}launch/").context
     assert (again["values"]["seeds"], again["arms"][1]) == ("2", ("std", "algorithm.preset=grpo"))
     operator.post(f"{address}stop/")
     assert set(Run.objects.values_list("state", flat=True)) == {"stopped"}
+    assert "Queue 4 runs: 4 continued that failed or were stopped?" in operator.get(address).content.decode()
     operator.post(f"{address}launch/", {"then": "continue"})
     assert set(Run.objects.values_list("state", flat=True)) == {"queued"}
     operator.post(f"{address}archive/")
@@ -134,8 +138,15 @@ def test_operators_change_their_own_runs_of_an_experiment_only(operator: Client)
     other.force_login(make_user("eve", Role.OPERATOR))
     for address in (f"/experiments/{experiment.pk}/stop/", f"/api/v1/experiments/{experiment.pk}/stop"):
         assert other.post(address).status_code == 403
+    page = other.get(f"/experiments/{experiment.pk}/").content.decode()
+    assert "Stop all: Run" in page
+    assert 'disabled aria-describedby="refusal-stop"' in page
     runs.stop(run=Run.objects.earliest("pk"))
     assert launch(other, experiment, None).status_code == 403
+    dropped = Run.objects.earliest("pk")
+    Run.objects.filter(pk=dropped.pk).update(arm="dropped")
+    assert launch(other, experiment, None).status_code == 200, "no launch touches the run of no arm"
+    Run.objects.filter(pk=dropped.pk).update(arm="loo")
     assert launch(signed_in(Role.ADMIN), experiment, None).status_code == 200
 
 
@@ -147,8 +158,65 @@ def test_texts_are_edited_and_audited(operator: Client) -> None:
     assert entry.changes["goal"] == {"old": "old", "new": "new"}
     address = f"/api/v1/experiments/{experiment.pk}/edit"
     assert operator.post(address, {"goal": "x" * 20_001}, "application/json").status_code == 422
-    shown = run_command("experiment", "edit", "ablation", "--hypothesis", "no change")
-    assert shown.splitlines() == ["goal: new", "hypothesis: no change", "conclusion: <i>none</i>"]
+    shown = run_command("experiment", "edit", "ablation", "--hypothesis", "no\x1b change")
+    assert shown.splitlines() == ["goal: new", "hypothesis: no\\u001b change", "conclusion: <i>none</i>"]
+
+
+def test_texts_edited_meanwhile_are_not_overwritten(operator: Client) -> None:
+    experiment = Experiment.objects.create(name="ablation", goal="old")
+    address = f"/experiments/{experiment.pk}/"
+    version = operator.get(address).context["edit"].version
+    assert operator.get(f"/api/v1{address}".rstrip("/")).json()["edit_version"] == version
+    operator.post(f"{address}edit/", {"goal": "theirs", "version": version})
+    refused = operator.post(f"{address}edit/", {"goal": "mine", "version": version})
+    assert refused.status_code == 409
+    assert "mine</textarea>" in refused.content.decode()
+    body = {"goal": "mine", "version": version}
+    assert operator.post(f"/api/v1{address}edit", body, "application/json").status_code == 409
+    assert Experiment.objects.get().goal == "theirs"
+    again = {"goal": "mine", "version": refused.context["edit"].version}
+    assert operator.post(f"{address}edit/", again).status_code == 302
+    assert Experiment.objects.get().goal == "mine"
+
+
+def test_numbers_of_runs_are_those_of_the_list(operator: Client) -> None:
+    experiment = Experiment.objects.create(name="ablation")
+    launch(operator, experiment, DESIGN)
+    runs.stop(run=Run.objects.earliest("pk"))
+    address = f"/api/v1/experiments/{experiment.pk}"
+    (listed,) = operator.get("/api/v1/experiments").json()
+    assert (listed["num_runs"], listed["num_active"]) == (4, 3)
+    assert operator.get(address).json().items() >= listed.items()
+    assert operator.post(f"{address}/edit", {}, "application/json").json() == listed
+    assert json.loads(run_command("experiment", "show", "ablation", "--json"))["num_runs"] == 4
+
+
+def test_archived_runs_of_an_arm_with_other_settings_do_not_return_to_it(operator: Client) -> None:
+    experiment = Experiment.objects.create(name="ablation")
+    launch(operator, experiment, {**DESIGN, "seeds": [0]})
+    loo, std = Run.objects.order_by("pk")
+    for run in (loo, std):
+        runs.stop(run=run)
+        edits.archive(run=run)
+    changed = {**DESIGN, "arms": [ARMS[0], {"name": "std", "settings": {"trainer.iterations": 7}}]}
+    assert launch(operator, experiment, changed | {"seeds": [1]}).status_code == 200
+    for run in (loo, std):
+        edits.restore(run=run)
+    assert [Run.objects.get(pk=run.pk).arm for run in (loo, std)] == ["loo", ""]
+    answer = launch(operator, experiment, changed).json()
+    assert [run["id"] for run in answer["continued"]] == [loo.pk]
+    assert [run["arm"] for run in answer["created"]] == ["std"]
+
+
+def test_the_form_refuses_arms_of_one_name_and_two_starts(operator: Client) -> None:
+    form = {
+        "name": "x", "recipe": "frozenlake", "seeds": "1", "then": "check",
+        "arm-0-name": "a", "arm-1-name": " a ", "arm-1-settings": "trainer.iterations=3",
+    }  # fmt: skip
+    page = operator.post("/experiments/new/", form)
+    assert [problem.setting for problem in page.context["refused"]] == ["arms.a"]
+    page = operator.post("/experiments/new/", form | {"arm-1-name": "b", "base_run": "1"})
+    assert "either a recipe or a run" in page.content.decode()
 
 
 def test_command_launches_arms(operator: Client) -> None:
@@ -164,14 +232,18 @@ def test_command_launches_arms(operator: Client) -> None:
     clone = Run.objects.latest("pk")
     assert (clone.parent, clone.arm, clone.experiment and clone.experiment.name) == (base, "a", "clones")
     assert clone.config["seed"] == 0
+    more = ("--recipe", "frozenlake", "--arm", "new=")
+    assert run_command("experiment", "launch", "ablation", *more).endswith("2 runs created, 0 continued\n")
+    assert Experiment.objects.get(name="ablation").design["seeds"] == [7, 8]
     assert "seed 7: run" in run_command("experiment", "show", "ablation")
-    assert len(run_command("experiment", "stop", "ablation").splitlines()) == 4
+    assert len(run_command("experiment", "stop", "ablation").splitlines()) == 6
     for wrong, message in (
         (("--arm", "loo"), "NAME= or NAME=KEY=VALUE"),
         (("--arm", "a=", "--seeds", "x"), "number of seeds from 1 to 50"),
         (("--arm", "a="), "either a recipe or a run"),
         (("--run", "999", "--arm", "a="), "there is no run 999"),
         ((), "no arms yet"),
+        (("--seeds", "5"), "need --arm"),
     ):
         with pytest.raises(CommandFailedError, match=message):
             run_command("experiment", "launch", "other", *wrong)
@@ -195,6 +267,9 @@ def test_seeds_and_settings_survive_their_text() -> None:
     assert setting_line("a.b", "3") == 'a.b="3"'
     assert setting_line("a.b", "grpo") == "a.b=grpo"
     assert setting_line("a.b", [1, "x"]) == 'a.b=[1, "x"]'
+    for value in ("two\nlines", "two\u2028lines", " edge ", "end\n", "", " ", "a=b c", "NaN"):
+        (line,) = setting_line("a.b", value).splitlines()
+        assert parse_settings([line.strip()]) == {"a.b": value}
 
 
 @pytest.mark.parametrize(

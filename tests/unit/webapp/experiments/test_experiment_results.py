@@ -31,7 +31,15 @@ def experiment_of(*arms: str, seeds: int = 3) -> Experiment:
     return experiment
 
 
-def finish(arm: str, seed: int, solved: Sequence[int], rewards: Sequence[float] = (0.0, 0.5)) -> Run:
+def finish(
+    arm: str,
+    seed: int,
+    solved: Sequence[int],
+    rewards: Sequence[float] = (0.0, 0.5),
+    *,
+    split: str = "heldout",
+    task: str = "t",
+) -> Run:
     """End a run whose last evaluation solved each task ``solved[i]`` times in ten."""
     run = Run.objects.get(arm=arm, config__seed=seed)
     now = timezone.now()
@@ -46,13 +54,13 @@ def finish(arm: str, seed: int, solved: Sequence[int], rewards: Sequence[float] 
     if solved:
         rate = sum(solved) / (10 * len(solved))
         Evaluation.objects.create(
-            run=run, iteration=2, name="heldout", policy_version=2, num_samples=10 * len(solved),
+            run=run, iteration=2, name=split, policy_version=2, num_samples=10 * len(solved),
             num_tasks=len(solved), num_solved=sum(solved), solve_rate=rate, interval_low=0, interval_high=1,
             finished_at=now,
         )  # fmt: skip
         Group.objects.bulk_create(
             Group(
-                run=run, iteration=2, phase="eval:heldout", task_key=f"t{i}", num_graded=10,
+                run=run, iteration=2, phase=f"eval:{split}", task_key=f"{task}{i}", num_graded=10,
                 num_solved=number, started_at=now,
             )
             for i, number in enumerate(solved)
@@ -71,7 +79,7 @@ def test_arms_are_compared_over_seeds_and_tasks() -> None:
     answer = client.get(f"/api/v1/experiments/{experiment.pk}/results").json()
     base, same, better, one, none = answer["arms"]
     assert [arm["verdict"] for arm in answer["arms"]] == [
-        "baseline", "indistinguishable", "higher", "one seed: no conclusion",
+        "baseline", "the same change in all seeds: no interval", "higher", "one seed: no conclusion",
         "no finished seed shared with the baseline",
     ]  # fmt: skip
     assert base["values"] == {"0": 0.2, "1": 0.3, "2": 0.4}
@@ -83,7 +91,7 @@ def test_arms_are_compared_over_seeds_and_tasks() -> None:
     page = client.get(f"/experiments/{experiment.pk}/")
     text = page.content.decode()
     assert "one seed: no conclusion" in text
-    assert "not corrected for 4 comparisons" in text
+    assert "not corrected for 2 comparisons" in text
     assert page.context["results"].bars[0] is None
     assert json.loads(run_command("experiment", "results", "ablation", "--json")) == answer
     assert "better: higher · 0.780 over 3 of 3 seeds · change +0.480" in run_command(
@@ -99,9 +107,37 @@ def test_seeds_that_agree_exactly_and_tasks_that_disagree_show_no_change() -> No
         finish("torn", seed, [10, 1, 6 + (seed == 2), 5])
     address = f"/api/v1/experiments/{experiment.pk}/results"
     _, equal, torn = signed_in(Role.VIEWER).get(address).json()["arms"]
-    assert (equal["verdict"], equal["interval_low"]) == ("indistinguishable", None)
+    assert (equal["verdict"], equal["interval_low"]) == ("the same change in all seeds: no interval", None)
     assert torn["interval_low"] > 0 > torn["task_low"]
     assert torn["verdict"] == "indistinguishable"
+
+
+def test_evaluations_of_other_splits_count_and_other_tasks_are_not_compared() -> None:
+    experiment = experiment_of("base", "arm", "elsewhere", seeds=2)
+    for seed in range(2):
+        finish("base", seed, [2 + seed] * 4, split="test")
+        finish("arm", seed, [5 + 2 * seed] * 4, split="test")
+        finish("elsewhere", seed, [8 + 2 * seed] * 4, task="other")
+    client = signed_in(Role.VIEWER)
+    answer = client.get(f"/api/v1/experiments/{experiment.pk}/results").json()
+    assert answer["metric"] == "held-out solve rate"
+    _, arm, elsewhere = answer["arms"]
+    assert arm["difference"] == pytest.approx(0.35)
+    assert (elsewhere["verdict"], elsewhere["num_tasks"]) == ("different tasks: no conclusion", 0)
+    page = client.get(f"/experiments/{experiment.pk}/")
+    assert page.context["charts"]["columns"]["heldout/1"] == [None, None, pytest.approx(0.6)]
+    assert {row.last.name for row in page.context["heldout"]} == {"test", "heldout"}
+
+
+def test_only_tasks_that_all_evaluations_graded_are_compared() -> None:
+    experiment = experiment_of("base", "arm", seeds=2)
+    for seed in range(2):
+        finish("base", seed, [2, 4 + seed])
+        finish("arm", seed, [3, 4 + 3 * seed, 10, 10])
+    answer = signed_in(Role.VIEWER).get(f"/api/v1/experiments/{experiment.pk}/results").json()
+    arm = answer["arms"][1]
+    assert (arm["difference"], arm["num_tasks"]) == (pytest.approx(0.1), 2)
+    assert arm["values"]["0"] == pytest.approx(0.675), "results of a seed are over all its tasks"
 
 
 def test_rewards_count_where_no_run_was_evaluated_and_unfinished_runs_do_not() -> None:
@@ -140,6 +176,8 @@ def test_buckets_of_long_runs_are_the_same_for_all_runs() -> None:
     second = finish("base", 1, [], [float(i) for i in range(6)])
     points = aligned([first.pk, second.pk], "reward/mean", buckets=3)
     assert points == {first.pk: {3: 1.5, 7: 5.5, 9: 8.5}, second.pk: {3: 1.5}}
+    Iteration.objects.filter(run=second, index=5).update(index=2**31 - 1)
+    assert aligned([first.pk, second.pk], "reward/mean", buckets=3) == points
 
 
 def test_query_count_of_the_page_is_constant() -> None:
@@ -175,7 +213,11 @@ def test_seeds_are_proposed_from_the_spread_of_finished_runs() -> None:
     assert operator.post("/experiments/new/", form | {"gain": "x"}).status_code == 422
     printed = run_command("experiment", "power", "--deviation", "0.1", "--gain", "0.1", "--seeds", "1")
     assert "a gain of 0.1 needs 18 seeds an arm\n1 seeds an arm show no gain\n" in printed
-    for wrong in ("gain=0&deviation=1", "gain=nan&deviation=1", "gain=1", "gain=1&deviation=-1"):
+    for wrong in (
+        "gain=0&deviation=1", "gain=nan&deviation=1", "gain=1", "gain=1&deviation=-1", "gain=inf&deviation=1",
+        "seeds=0&deviation=1", "seeds=10001&deviation=1", f"seeds={'9' * 400}&deviation=1",
+        "seeds=2&deviation=1e308",
+    ):  # fmt: skip
         assert operator.get(f"/api/v1/experiments/power?{wrong}").status_code == 422, wrong
     with pytest.raises(CommandFailedError, match="standard deviation"):
         run_command("experiment", "power", "--gain", "1")
