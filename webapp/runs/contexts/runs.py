@@ -108,13 +108,15 @@ class SelectedRunsContext:
     section: str
     crumbs: tuple[Crumb, ...]
     runs: tuple[Run, ...]
+    back: str
+    """Query string of the list that they were selected in."""
 
 
-def build_selected_runs(runs: Sequence[Run]) -> SelectedRunsContext:
-    """Return the context of the page of selected runs, by number."""
+def build_selected_runs(runs: Sequence[Run], *, back: str) -> SelectedRunsContext:
+    """Return the context of the page of selected runs, by number; ``back`` is the query of their list."""
     crumbs = (Crumb("Runs", reverse("run-list")), Crumb("selected"))
     ordered = sorted(runs, key=lambda run: run.pk)
-    return SelectedRunsContext(section="runs", crumbs=crumbs, runs=tuple(ordered))
+    return SelectedRunsContext(section="runs", crumbs=crumbs, runs=tuple(ordered), back=back)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,16 @@ from collections.abc import Callable, Sequence
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    QueryDict,
+    StreamingHttpResponse,
+)
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError
@@ -72,7 +80,9 @@ def run_selected(request: HttpRequest, person: Person) -> HttpResponse:
     numbers = {number for text in chosen.getlist("run") if (number := whole(text, most=MOST_ID))}
     runs = list(run_reads.runs_by_number(numbers).values())
     if request.method != "POST":
-        return page(request, person, "runs/selected.html", build_selected_runs(runs))
+        return page(
+            request, person, "runs/selected.html", build_selected_runs(runs, back=chosen.get("back", ""))
+        )
     action, tag = (request.POST.get(name, "") for name in ("action", "tag"))
     changed, refused = _change_selected(runs, action, tag, person)
     if changed:
@@ -83,7 +93,9 @@ def run_selected(request: HttpRequest, person: Person) -> HttpResponse:
         messages.error(request, f"{others} more run{'s were' if others != 1 else ' was'} not changed.")
     if not changed and not refused:
         messages.info(request, "Nothing was changed: the selected runs are so already.")
-    return redirect("run-list")
+    # Encoded anew: as sent, it could hold characters that a header must not.
+    filters = QueryDict(request.POST.get("back", "")[:2000]).urlencode()
+    return redirect(f"{reverse('run-list')}?{filters}" if filters else "run-list")
 
 
 def _change_selected(runs: Sequence[Run], action: str, tag: str, person: Person) -> tuple[int, list[str]]:

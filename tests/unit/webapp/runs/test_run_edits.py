@@ -125,6 +125,16 @@ def test_enter_in_the_field_of_a_tag_stops_nothing(operator: Client) -> None:
     assert all(confirm for name, confirm in buttons if name in ("archive", "stop"))
 
 
+def test_a_change_of_selected_runs_returns_to_the_filtered_list(operator: Client) -> None:
+    run = own_run()
+    listed = operator.get("/runs/?state=draft&q=a%0Ab").content.decode()
+    assert 'name="back" value="state=draft&amp;q=a%0Ab"' in listed
+    page = operator.get("/runs/selected/", {"run": str(run.pk), "back": "state=draft&q=a%0Ab"})
+    assert page.context["back"] == "state=draft&q=a%0Ab"
+    posted = {"run": run.pk, "action": "tag", "tag": "x", "back": "state=draft&q=a%0Ab\n"}
+    assert operator.post("/runs/selected/", posted)["Location"] == "/runs/?state=draft&q=a%0Ab%0A"
+
+
 def test_a_tag_is_added_to_those_that_the_run_has_by_then() -> None:
     run = make_run()
     stale = Run.objects.get(pk=run.pk)
