@@ -6,11 +6,12 @@ To change a rule, raise its version: trajectories are then scanned again. To add
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from engine.scanners.shell import mentioned_files
+from engine.scanners.shell import run_files
 from engine.scanners.trajectory import ScannedStep, ScannedTrajectory
 from engine.types import TerminationReason
 
@@ -64,21 +65,23 @@ def ran_project_tests(trajectory: ScannedTrajectory) -> Iterator[Hit]:
     return (_hit(run.step) for run in trajectory.test_runs)
 
 
-_SCRIPT = re.compile(r".+\.(?:py|sh|js|ts|rb|php|pl|go|rs|c|cpp|java)")
+_SCRIPT = re.compile(r".+\.(?:py|sh|js|ts|rb|php|pl|go|java)")
 
 
 @_rule(1)
 def wrote_reproduction(trajectory: ScannedTrajectory) -> Iterator[Hit]:
     """Find a script that was created and run before the first change of the project's files."""
     first = next((edit.step.index for edit in trajectory.project_edits), float("inf"))
-    scripts = [edit for edit in trajectory.edits if edit.own and edit.step.index < first]
-    for edit in scripts[:20]:
-        name = edit.path.rpartition("/")[2]
-        for step in trajectory.steps:
-            if not edit.step.index <= step.index < first or not _SCRIPT.fullmatch(name):
-                continue
-            if any(name in file for words in step.commands for file in mentioned_files(words[1:])):
-                yield _hit(step, f"{edit.path}: {step.title}")
+    written: dict[int, list[str]] = defaultdict(list)
+    for edit in trajectory.edits:
+        if edit.own and _SCRIPT.fullmatch(edit.path):
+            written[edit.step.index].append(edit.path)
+    paths: dict[str, str] = {}
+    for step in (step for step in trajectory.steps if step.index < first):
+        paths |= {path.rpartition("/")[2]: path for path in written[step.index]}
+        for file in (file for words in step.commands for file in run_files(words)) if paths else ():
+            if path := paths.get(file.rpartition("/")[2]):
+                yield _hit(step, f"{path}: {step.title}")
                 return
 
 

@@ -120,7 +120,7 @@ def read_step(
         call=hashlib.blake2b(encoded.encode(errors="replace"), digest_size=8).hexdigest() if tool else "",
         title=" ".join((script or path or _text(values, TERMS) or tool)[:400].split())[:200],
         path=path,
-        commands=tuple(map(shell.invocation, parsed)),
+        commands=tuple(filter(None, map(shell.invocation, parsed))),
         writes=tuple(writes[:_MOST_FILES]),
         action=" ".join([tool, *(str(value)[:MOST_CHARS] for value in values.values())])[:MOST_CHARS],
         thought=thought[:MOST_CHARS],

@@ -127,6 +127,18 @@ def test_a_reproduction_is_written_and_run_before_the_fix(make: Make) -> None:
         == []
     )
     assert hits("wrote_reproduction", scanned(make, create("repro.py"), replace("a.py"), run)) == []
+    others = (
+        "cat repro.py",
+        "rm repro.py",
+        "python a.py > repro.py",
+        "git add repro.py",
+        "python -c 1 repro.py",
+    )
+    steps = (bash("cat > repro.py <<EOF\nimport a\nEOF"), *map(bash, others))
+    assert hits("wrote_reproduction", scanned(make, *steps, bash("timeout 9 python -W ignore repro.py"))) == [
+        6
+    ]
+    assert hits("wrote_reproduction", scanned(make, create("r.sh"), bash("chmod +x r.sh && ./r.sh"))) == [1]
 
 
 def test_tests_after_the_last_edit_count_edits_of_the_project_only(make: Make) -> None:
