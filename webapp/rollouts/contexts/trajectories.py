@@ -157,6 +157,7 @@ def build_trajectory(
     start: int = 0,
     find: str = "",
     newest: bool = False,
+    with_forms: bool = False,
 ) -> TrajectoryContext | None:
     """Build the context of a trajectory's page; None if there is no such trajectory.
 
@@ -164,6 +165,7 @@ def build_trajectory(
         start: first step that is shown in full.
         find: text to search for; empty for none.
         newest: True to show the newest steps in full instead.
+        with_forms: True for a page with the forms of labels, which offer frequent ones.
     """
     trajectory = reads.get_trajectory(
         run.pk, phase=phase, iteration=iteration, task_key=task_key, index=index
@@ -228,7 +230,7 @@ def build_trajectory(
         scores=tuple(score_reads.given_to([trajectory])),
         later_verdicts=tuple(regrade_reads.later_verdicts(trajectory)),
         annotations=tuple(annotation_reads.annotations_of(trajectory.pk)),
-        labels=tuple(annotation_reads.common_labels()),
+        labels=tuple(annotation_reads.common_labels(with_answers=shows_answer)) if with_forms else (),
         note_kinds=tuple((kind.value, most) for kind, most in annotation_writes.MOST_CHARS.items()),
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
@@ -341,7 +343,7 @@ def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchCont
         verdicts=choices_of(Verdict),
         findings=(("any", "any sign"), *choices_of(FindingKind)),
         flips=(("any", "any flip"), *choices_of(FLIPS)),
-        labels=tuple(annotation_reads.common_labels()),
+        labels=tuple(annotation_reads.common_labels(with_answers=shows_answer)),
         scanners=choices_of(info.name for info in scan_reads.scanners()),
         terminations=choices_of(("running", *TerminationReason)),
         places=tuple(PLACES.items()),

@@ -8,9 +8,12 @@ from django.db.models import Count, Prefetch, QuerySet
 
 from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.trajectories import Trajectory
+from webapp.runs.models.runs import Run
 
 MOST_LABELS = 100
 """Maximum number of labels that a form offers."""
+_NEWEST = 5_000
+"""Newest labels that are counted."""
 _LABELS = Annotation.objects.filter(kind=Annotation.Kind.LABEL)
 
 
@@ -26,10 +29,12 @@ def get_annotation(trajectory_id: int, annotation_id: int) -> Annotation | None:
     return rows.filter(trajectory_id=trajectory_id, pk=annotation_id).first()
 
 
-def common_labels() -> list[str]:
-    """Return the most frequent labels."""
-    counted = _LABELS.order_by().values("text").annotate(count=Count("pk")).order_by("-count", "text")
-    return list(counted.values_list("text", flat=True)[:MOST_LABELS])
+def common_labels(*, with_answers: bool) -> list[str]:
+    """Return the most frequent of the newest labels; without access to answers none of oracles' rollouts."""
+    labels = _LABELS if with_answers else _LABELS.exclude(trajectory__run__in=Run.playing_answers())
+    newest = labels.order_by("-pk").values("pk")[:_NEWEST]
+    counted = Annotation.objects.filter(pk__in=newest).order_by().values("text").annotate(count=Count("pk"))
+    return list(counted.order_by("-count", "text").values_list("text", flat=True)[:MOST_LABELS])
 
 
 def with_labels(rows: QuerySet[Trajectory], *, hidden_runs: Sequence[int] = ()) -> QuerySet[Trajectory]:

@@ -83,6 +83,7 @@ def trajectory_detail(
         shows_answer=person.role.sees_answers,
         start=whole(params.get("from", "")) or 0,
         find=text_to_find(params),
+        with_forms=person.can_operate,
     )
     if context is None:
         raise Http404(f"Run {run_id} has no rollout {index} of task {task_key} in {phase} {iteration}.")

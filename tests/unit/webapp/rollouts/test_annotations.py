@@ -137,6 +137,7 @@ def test_labels_of_oracle_rollouts_are_for_readers_of_answers(yard: Yard) -> Non
     for role, total, labels in ((Role.VIEWER, 0, []), (Role.OPERATOR, 1, ["gold"])):
         client = signed_in(role)
         assert client.get("/api/v1/trajectories?label=gold").json()["total"] == total
+        assert client.get("/trajectories/").context["labels"] == tuple(labels)
         items = client.get(f"/api/v1/trajectories?run={row.run_id}&size=500").json()["items"]
         assert next(item["labels"] for item in items if item["id"] == row.pk) == labels
         tab = client.get(f"/runs/{row.run_id}/?tab=trajectories").content.decode()
