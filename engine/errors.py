@@ -219,6 +219,10 @@ class HostileInputError(TrainyardError):
     """Output of a sandbox cannot be read within limits on time and memory; counted against the agent."""
 
 
+class SlowInputError(HostileInputError):
+    """Reading the output took more than its limit of processor time."""
+
+
 class ModelError(TrainyardError):
     """The policy could not produce a completion."""
 

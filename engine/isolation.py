@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from typing import Any, TypeVar, cast
 
-from engine.errors import HostileInputError, TrainyardError
+from engine.errors import HostileInputError, SlowInputError, TrainyardError
 
 T = TypeVar("T")
 
@@ -119,10 +119,10 @@ class _Worker:
             result, error = self._ours.recv()
         except (EOFError, OSError):
             code = self._end()
-            why = f"crashed the process ({code})"
+            what = f"reading {limits.subject}"
             if code == -signal.SIGPROF:
-                why = f"took more than {limits.cpu_s:g} s of processor time"
-            raise HostileInputError(f"reading {limits.subject} {why}") from None
+                raise SlowInputError(f"{what} took more than {limits.cpu_s:g} s of processor time") from None
+            raise HostileInputError(f"{what} crashed the process ({code})") from None
         if error is not None:
             raise error
         return result

@@ -24,7 +24,9 @@ from workers import lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0
 REAP_EVERY_S = 30.0
-SCAN_PAST_EVERY_S = 300.0
+SCAN_EVERY_S = 300.0
+SCAN_LIMIT_S = 120.0
+"""The service returns after a few seconds; the process of a task that does not is ended after this time."""
 
 app = Celery("trainyard", broker=settings.CELERY_BROKER_URL)
 app.conf.update(
@@ -32,6 +34,7 @@ app.conf.update(
     task_acks_late=False,
     worker_hijack_root_logger=False,
     broker_connection_retry_on_startup=True,
+    worker_prefetch_multiplier=1,  # a fetched task would no longer give way to one of higher priority
     worker_cancel_long_running_tasks_on_connection_loss=False,
     timezone="UTC",
     # Beat's own tasks expire before the next one, so that an outage leaves no backlog.
@@ -46,10 +49,10 @@ app.conf.update(
             "schedule": REAP_EVERY_S,
             "options": {"expires": REAP_EVERY_S},
         },
-        "scan_past": {
-            "task": TaskName.SCAN_PAST.value,
-            "schedule": SCAN_PAST_EVERY_S,
-            "options": {"expires": SCAN_PAST_EVERY_S},
+        "scan": {
+            "task": TaskName.SCAN.value,
+            "schedule": SCAN_EVERY_S,
+            "options": {"expires": SCAN_EVERY_S},
         },
     },
 )
@@ -87,13 +90,7 @@ def sync_dataset(name: str, run_id: int | None = None) -> None:
     datasets.sync(name=name, run_id=run_id)
 
 
-@app.task(name=TaskName.SCAN.value)
-def scan(*trajectory_ids: int) -> None:
-    """Scan trajectories that have ended."""
-    scans.scan(trajectory_ids=trajectory_ids)
-
-
-@app.task(name=TaskName.SCAN_PAST.value)
-def scan_past(before: int | None = None) -> None:
-    """Scan a batch of the trajectories that a scanner has not read yet, the newest first."""
-    scans.sweep(before)
+@app.task(name=TaskName.SCAN.value, time_limit=SCAN_LIMIT_S)
+def scan() -> None:
+    """Scan trajectories for a few seconds, and send the task again if there may be more."""
+    scans.sweep()

@@ -30,7 +30,10 @@ class TaskName(StrEnum):
     REAP = "trainyard.reap"
     SYNC_DATASET = "trainyard.sync_dataset"
     SCAN = "trainyard.scan"
-    SCAN_PAST = "trainyard.scan_past"
+
+
+_PRIORITIES = {TaskName.SCAN: 9}
+"""By Redis's order: 9 is the lowest priority, 0 the highest and that of the other tasks."""
 
 
 @cache
@@ -47,7 +50,7 @@ def _producer() -> Celery:
 def send(name: TaskName, *arguments: int | str) -> None:
     """Send a task now; an unreachable broker is logged, not raised."""
     try:
-        _producer().send_task(name, args=list(arguments), retry=False)
+        _producer().send_task(name, args=list(arguments), retry=False, priority=_PRIORITIES.get(name, 0))
     except (kombu.exceptions.OperationalError, redis.exceptions.RedisError, OSError) as error:
         log.warning("task %s%r was not sent, the reconciler will: %s", name.value, arguments, error)
 

@@ -116,7 +116,7 @@ def change_refusal(run: Run, role: Role, user_id: int | None) -> str:
 def check_author(author_id: int | None, role: Role, user_id: int) -> None:
     """Raise PermissionDenied unless the user is an operator who wrote something, or an administrator."""
     if role is not Role.ADMIN and not (author_id == user_id and role.includes(Role.OPERATOR)):
-        raise PermissionDenied("Only its author and administrators may remove this.")
+        raise PermissionDenied("Only its author and administrators may change or remove this.")
 
 
 def check_change(run: Run, role: Role, user_id: int) -> None:

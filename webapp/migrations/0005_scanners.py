@@ -25,6 +25,7 @@ class Migration(migrations.Migration):
                 ('pattern', models.CharField(max_length=500)),
                 ('place', models.CharField(choices=[('thoughts', 'thoughts'), ('actions', 'actions'), ('observations', 'observations')], max_length=16)),
                 ('problem', models.TextField(blank=True, default='')),
+                ('num_slow', models.IntegerField(default=0)),
                 ('removed', models.BooleanField(default=False)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
             ],
@@ -39,6 +40,7 @@ class Migration(migrations.Migration):
                 ('phase', models.CharField(max_length=64)),
                 ('iteration', models.IntegerField()),
                 ('versions', models.JSONField(default=dict)),
+                ('fingerprint', models.CharField(default='', max_length=16)),
                 ('found', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), default=list, size=None)),
                 ('hits', models.JSONField(default=dict)),
             ],
@@ -54,7 +56,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name='annotation',
-            constraint=models.UniqueConstraint(condition=models.Q(('kind', 'label')), fields=('trajectory', 'step_index', 'text'), name='annotation_label_key', nulls_distinct=False),
+            constraint=models.UniqueConstraint(condition=models.Q(('kind', 'label')), fields=('trajectory', 'step_index', 'text'), name='annotation_step_label_key'),
+        ),
+        migrations.AddConstraint(
+            model_name='annotation',
+            constraint=models.UniqueConstraint(condition=models.Q(('kind', 'label'), ('step_index', None)), fields=('trajectory', 'text'), name='annotation_label_key'),
         ),
         migrations.AddField(
             model_name='patternscanner',
@@ -74,10 +80,14 @@ class Migration(migrations.Migration):
             model_name='scan',
             index=models.Index(fields=['run', '-trajectory'], name='scan_newest'),
         ),
+        migrations.AddIndex(
+            model_name='scan',
+            index=models.Index(fields=['fingerprint', '-trajectory'], name='scan_pending'),
+        ),
         # Trajectories of earlier versions: scanners read them in the background.
         migrations.RunSQL(
-            "INSERT INTO webapp_scan (trajectory_id, run_id, phase, iteration, versions, found, hits)"
-            " SELECT id, run_id, phase, iteration, '{}', '{}', '{}' FROM webapp_trajectory"
+            "INSERT INTO webapp_scan (trajectory_id, run_id, phase, iteration, versions, fingerprint, found, hits)"
+            " SELECT id, run_id, phase, iteration, '{}', '', '{}', '{}' FROM webapp_trajectory"
             " WHERE state = 'finished' AND termination <> 'cancelled'",
             migrations.RunSQL.noop,
         ),

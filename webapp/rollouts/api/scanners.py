@@ -108,8 +108,8 @@ def list_scanners(request: HttpRequest, run: int | None = None) -> list[dict[str
 @router.post("/scanners/scan", auth=admin, response={202: PendingOut})
 def scan_past(request: HttpRequest) -> tuple[int, dict[str, int]]:
     """Scan stored trajectories that a scanner has not read, now instead of within minutes."""
-    send_on_commit(TaskName.SCAN_PAST)
-    return 202, {"pending": reads.pending(reads.current_versions()).count()}
+    send_on_commit(TaskName.SCAN)
+    return 202, {"pending": reads.pending().count()}
 
 
 @router.put("/scanners/{name}", auth=operator, response=ScannerOut)

@@ -75,11 +75,11 @@ def remove(
 @app.command()
 def scan(as_json: AsJson = False) -> None:
     """Scan stored trajectories in this process; it may be stopped and repeated."""
-    before, count = None, reads.pending(reads.current_versions()).count()
+    count = reads.pending().count()
     warn(f"{count} trajectories to scan")
-    while (before := scans.scan_past(before=before)) is not None:
-        warn(f"{reads.pending(reads.current_versions()).count()} left")
-    left = reads.pending(reads.current_versions()).count()
+    while scans.scan_pending():
+        warn(f"{reads.pending().count()} left")
+    left = reads.pending().count()
     line = f"scanned {count - left} trajectories" + (
         f"; another process scans the other {left}" if left else ""
     )

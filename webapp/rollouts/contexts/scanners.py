@@ -129,7 +129,7 @@ def build_scanners(
             for info in infos
         ),
         newest=reads.NEWEST,
-        pending=reads.pending(reads.current_versions())[:MOST_PENDING].count(),
+        pending=reads.pending()[:MOST_PENDING].count(),
         most_pending=MOST_PENDING,
         places=choices_of(PLACES),
         most_chars=MOST_CHARS,

@@ -33,9 +33,13 @@ class Annotation(models.Model):
             models.UniqueConstraint(
                 fields=["trajectory", "step_index", "text"],
                 condition=models.Q(kind="label"),
-                nulls_distinct=False,
+                name="annotation_step_label_key",
+            ),
+            models.UniqueConstraint(
+                fields=["trajectory", "text"],
+                condition=models.Q(kind="label", step_index=None),
                 name="annotation_label_key",
-            )
+            ),
         ]
         indexes = [
             models.Index(

@@ -27,6 +27,8 @@ class PatternScanner(models.Model):
     """Texts of steps that it searches."""
     problem = models.TextField(blank=True, default="")
     """Reason why it is no longer used, such as a search that took too long; empty if it is used."""
+    num_slow = models.IntegerField(default=0)
+    """Trajectories for which the search took too long."""
     removed = models.BooleanField(default=False)
     """Kept for its version: a later scanner of this name starts with a higher one."""
     created_by = models.ForeignKey(
@@ -53,6 +55,8 @@ class Scan(models.Model):
     """Columns of the trajectory, so that shares are computed without its large rows."""
     versions: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict)
     """Version of each scanner that read the trajectory, by name."""
+    fingerprint = models.CharField(max_length=16, default="")
+    """Of the versions of all scanners when it was last scanned (``selectors.scans``); empty before."""
     found: ArrayField[list[str], list[str]] = ArrayField(models.CharField(max_length=64), default=list)
     """Names of the scanners with hits, sorted."""
     hits: models.JSONField[dict[str, dict[str, Any]], dict[str, dict[str, Any]]] = models.JSONField(
@@ -64,6 +68,7 @@ class Scan(models.Model):
         indexes = [
             GinIndex(fields=["found"], name="scan_found"),
             models.Index(fields=["run", "-trajectory"], name="scan_newest"),
+            models.Index(fields=["fingerprint", "-trajectory"], name="scan_pending"),
         ]
 
     def __str__(self) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,8 @@ from webapp.runs.models.runs import Run
 
 NEWEST = 2_000
 """Newest rollouts of a run from which its shares in lists are computed."""
+NEWEST_OVER_TIME = 20_000
+"""Newest rollouts of a run from which its shares over iterations are computed."""
 _MOST_LABELS = 5_000
 """Newest labels that are compared with hits."""
 
@@ -104,9 +107,34 @@ def pattern_scanner(name: str) -> PatternScanner | None:
     return PatternScanner.objects.filter(name=name, removed=False).first()
 
 
-def pending(versions: Mapping[str, int]) -> QuerySet[Scan]:
-    """Return the scans of trajectories that a scanner has not read in its version."""
-    return Scan.objects.exclude(versions__contains=dict(versions))
+def fingerprint() -> str:
+    """Return a hash of the versions of all scanners, also of those no longer used, for ``Scan.fingerprint``.
+
+    It changes with every new version, but not when a scanner is removed or no longer used.
+    """
+    versions = {rule.name: rule.version for rule in RULES.values()}
+    versions |= dict(PatternScanner.objects.values_list("name", "version"))
+    return hashlib.blake2b(json.dumps(versions, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def pending() -> QuerySet[Scan]:
+    """Return the scans of trajectories that have not been scanned since a scanner changed."""
+    before, after = _other_fingerprints()
+    return Scan.objects.filter(before | after)
+
+
+def next_pending(limit: int) -> list[int]:
+    """Return trajectories to scan: those that no scanner has read before the others, the newest first."""
+    ids: list[int] = []
+    for condition in _other_fingerprints():  # one by one, so that each reads the index in its order
+        rows = Scan.objects.filter(condition).order_by("fingerprint", "-trajectory_id")
+        ids += rows.values_list("pk", flat=True)[: limit - len(ids)]
+    return ids
+
+
+def _other_fingerprints() -> tuple[Q, Q]:
+    current = fingerprint()
+    return Q(fingerprint__lt=current), Q(fingerprint__gt=current)
 
 
 def hits_of(trajectory_id: int) -> Scan | None:
@@ -133,9 +161,13 @@ def shares(run_ids: Sequence[int], *, newest: int = NEWEST) -> dict[int, dict[st
 
 
 def shares_over_time(run_id: int) -> dict[tuple[str, int], dict[str, Share]]:
-    """Return each scanner's share of a run's rollouts, by phase, iteration and scanner."""
-    rows = "SELECT run_id, phase, iteration, versions, found FROM webapp_scan WHERE run_id = %s"
-    return {(phase, iteration): shown for (_, phase, iteration), shown in _counted(rows, [run_id]).items()}
+    """Return each scanner's share of a run's newest rollouts, by phase, iteration and scanner."""
+    counted = _counted(
+        "SELECT run_id, phase, iteration, versions, found FROM webapp_scan WHERE run_id = %s"
+        " ORDER BY trajectory_id DESC LIMIT %s",
+        [run_id, NEWEST_OVER_TIME],
+    )
+    return {(phase, iteration): shown for (_, phase, iteration), shown in counted.items()}
 
 
 def _counted(rows: str, arguments: list[Any]) -> dict[Key, dict[str, Share]]:

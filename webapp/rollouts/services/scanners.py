@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from engine.errors import ConfigError, TrainyardError
 from engine.scanners import patterns
@@ -59,15 +59,20 @@ def _store(name: str, pattern: str, place: str, words: str, actor: User | None) 
         raise ConfigError(f"there are {MOST} entered scanners: remove one first")
     values = {"pattern": pattern, "place": place, "words": words}
     if known is None:
-        scanner = PatternScanner.objects.create(name=name, created_by=actor, **values)
+        try:
+            with transaction.atomic():
+                scanner = PatternScanner.objects.create(name=name, created_by=actor, **values)
+        except IntegrityError:
+            raise ConfigError(f"name: somebody else has just entered a scanner {name!r}") from None
     else:
         scanner = known
         is_new = known.removed
-        if is_new or (known.pattern, known.place) != (pattern, place):
+        # Trajectories that were scanned while it was not used are scanned again only for a higher version.
+        if is_new or known.problem or (known.pattern, known.place) != (pattern, place):
             scanner.version += 1
         for field, value in values.items():
             setattr(scanner, field, value)
-        scanner.problem, scanner.removed = "", False
+        scanner.problem, scanner.num_slow, scanner.removed = "", 0, False
         scanner.created_by = actor if is_new else known.created_by
         scanner.save()
     audit.record(
@@ -76,7 +81,7 @@ def _store(name: str, pattern: str, place: str, words: str, actor: User | None) 
         target=f"scanner {name}",
         changes={**values, "version": scanner.version},
     )
-    send_on_commit(TaskName.SCAN_PAST)
+    send_on_commit(TaskName.SCAN)
     return scanner
 
 

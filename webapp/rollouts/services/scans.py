@@ -1,25 +1,28 @@
 """Scanning of finished trajectories.
 
-Ingest adds an empty ``Scan`` for each trajectory that ends, and sends a task after its commit. A sweep over
-all scans reads what a scanner has not read in its current version: older trajectories, and those whose task
-was lost. Both run in workers, so that neither a transaction of ingest nor a page waits for a rule or for an
-expression of a person.
+Ingest adds an empty ``Scan`` for each trajectory that ends, and sends a task after its commit. The task scans
+what has not been scanned since a scanner changed, for a few seconds, and sends itself again while there is
+more. One process scans at a time, so that other tasks find a free worker. Nothing is locked while a rule or
+an expression of a person reads.
 """
 
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from django.db import connection, transaction
+from django.db import InterfaceError, OperationalError, connection, transaction
 from django.db.models import Case, F, TextField, When
 from django.db.models.functions import Cast, Left, Length, Right
 
-from engine.errors import TrainyardError
+from engine.errors import SlowInputError, TrainyardError
 from engine.scanners import patterns
 from engine.scanners.rules import RULES, Hit
 from engine.scanners.trajectory import MOST_CHARS, ScannedStep, ScannedTrajectory, read_step
@@ -30,117 +33,161 @@ from webapp.rollouts.models.trajectories import Step, Trajectory
 from webapp.rollouts.selectors import scans as reads
 
 BATCH = 50
-"""Trajectories of one task of the sweep."""
+"""Most trajectories of one task."""
+TASK_S = 2.0
+"""Time after which a task begins no further trajectory, seconds."""
+EXPRESSIONS_S = 6.0
+"""Time after which no further expression searches a trajectory, seconds."""
+MOST_SLOW = 3
+"""Trajectories that an expression may search for too long; then it is no longer used."""
 MOST_SHOWN = 20
 """Hits of one scanner in one trajectory that are stored; all are counted."""
 _MOST_STEPS = 2_000
 """First steps of a trajectory that are read."""
+_MOST_CHARS = 10_000_000
+"""Characters of a trajectory after which no further step is read."""
 _ARGUMENT_CHARS = 1_000_000
 """Largest arguments that are read, as JSON; a step with larger ones is read without them."""
 _WITH_REPOSITORY = ("swe", "reproduction")
 """Types of environments whose actions the shipped scanners understand."""
 _LOCK = 0x5CA9
-"""Key of the advisory lock of the sweep."""
+"""Key of the advisory lock of the process that scans."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _InUse:
-    """Scanners in use; an expression that takes too long leaves them."""
+    """Scanners in use; an expression that was too slow several times leaves them."""
 
+    fingerprint: str
     versions: dict[str, int]
     entered: list[PatternScanner]
 
     @classmethod
     def load(cls) -> _InUse:
+        fingerprint = reads.fingerprint()  # before the scanners: one that changes now is scanned again
         entered = PatternScanner.objects.filter(removed=False, problem="")
-        return cls(reads.current_versions(), list(entered))
+        return cls(fingerprint, reads.current_versions(), list(entered))
 
-    def stop(self, scanner: PatternScanner, problem: str) -> None:
-        """Use an expression no longer, and store the reason."""
-        log.warning("scanner %s is no longer used: %s", scanner.name, problem)
+    def count_slow(self, scanner: PatternScanner, problem: str) -> None:
+        """Count a search that took too long; after ``MOST_SLOW`` use the expression no longer."""
         same = PatternScanner.objects.filter(pk=scanner.pk, version=scanner.version)
-        same.update(problem=problem[:1_000])
-        self.entered.remove(scanner)
-        del self.versions[scanner.name]
+        same.update(num_slow=F("num_slow") + 1)
+        if same.filter(num_slow__gte=MOST_SLOW).update(problem=problem[:1_000]):
+            log.warning("scanner %s is no longer used: %s", scanner.name, problem)
+            self.entered.remove(scanner)
+            del self.versions[scanner.name]
 
 
-def scan(*, trajectory_ids: Iterable[int]) -> int:
+def scan(*, trajectory_ids: Iterable[int], seconds: float = math.inf) -> int:
     """Scan trajectories that have a ``Scan``, and store their hits; return how many were scanned.
 
-    One that cannot be read is logged and stays to be scanned.
+    One that cannot be read is logged, and scanned again when a scanner changes.
+
+    Args:
+        trajectory_ids: the trajectories.
+        seconds: time after which no further trajectory begins.
     """
-    in_use = _InUse.load()
+    in_use, until = _InUse.load(), time.monotonic() + seconds
     scanned: list[Trajectory] = []
     for pk in trajectory_ids:
-        try:
-            row = _scan_one(pk, in_use)
-        except Exception:  # models and sandboxes determine the steps: none may hold up the others
-            log.exception("trajectory %d cannot be scanned", pk)
-            continue
+        row = _scan_one(pk, in_use)
         if row is not None:
             scanned.append(row)
+        if time.monotonic() > until:
+            break
     _notify(scanned)
     return len(scanned)
 
 
-@transaction.atomic
-def scan_past(*, before: int | None = None) -> int | None:
-    """Scan the newest trajectories that a scanner has not read yet.
-
-    Args:
-        before: only trajectories with a lower number; None for all.
+def scan_pending() -> bool:
+    """Scan trajectories that have not been scanned since a scanner changed, for a few seconds.
 
     Returns:
-        The lowest number of this batch, with which to continue; None if nothing is left, or if another
-        process is scanning.
+        Whether there may be more; False also if another process is scanning.
     """
+    with _alone() as is_alone:
+        ids = reads.next_pending(BATCH) if is_alone else []
+        if ids:
+            scan(trajectory_ids=ids, seconds=TASK_S)
+    return bool(ids)
+
+
+def sweep() -> None:
+    """Scan for a few seconds, and send the task that continues."""
+    if scan_pending():
+        send(TaskName.SCAN)
+
+
+@contextmanager
+def _alone() -> Iterator[bool]:
+    """Hold the lock of the process that scans; False if another process holds it."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [_LOCK])
-        if not cursor.fetchone()[0]:
-            return None
-    rows = reads.pending(reads.current_versions())
-    if before is not None:
-        rows = rows.filter(pk__lt=before)
-    ids = list(rows.order_by("-pk").values_list("pk", flat=True)[:BATCH])
-    scan(trajectory_ids=ids)
-    return ids[-1] if ids else None
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
+        is_held = bool(cursor.fetchone()[0])
+        try:
+            yield is_held
+        finally:
+            if is_held:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
 
 
-def sweep(before: int | None = None) -> None:
-    """Scan one batch of the past and send the task of the next."""
-    following = scan_past(before=before)
-    if following is not None:
-        send(TaskName.SCAN_PAST, following)
+def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:
+    """Scan a trajectory; None if it has no ``Scan``, cannot be read, or was replaced meanwhile."""
+    rows = Trajectory.objects.select_related("run").defer("test_log", "detail", "error", "findings")
+    row = rows.filter(pk=pk, scan__isnull=False).first()
+    if row is None:
+        return None
+    try:
+        found = _found(row, in_use)
+    except (OSError, OperationalError, InterfaceError):  # trouble of this machine: a later task tries again
+        raise
+    except Exception:  # models and sandboxes determine the steps: none may hold up the others
+        log.exception("trajectory %d cannot be scanned", pk)
+        _store(row, dict.fromkeys(in_use.versions), in_use)
+        return None
+    return row if _store(row, found, in_use) else None
+
+
+def _found(row: Trajectory, in_use: _InUse) -> dict[str, list[Hit] | None]:
+    """Return the hits by scanner; None for those that could not read the trajectory."""
+    view = _view(row)
+    found: dict[str, list[Hit] | None] = {}
+    if _kind(row) in _WITH_REPOSITORY:
+        found |= {name: list(islice(rule.scan(view), _MOST_STEPS)) for name, rule in RULES.items()}
+    until = time.monotonic() + EXPRESSIONS_S
+    for scanner in tuple(in_use.entered):
+        found[scanner.name] = None
+        if time.monotonic() > until:
+            log.warning("scanner %s does not read trajectory %d: others took too long", scanner.name, row.pk)
+            continue
+        try:
+            found[scanner.name] = patterns.scan(scanner.pattern, _texts(view.steps, scanner.place))
+        except SlowInputError as error:
+            in_use.count_slow(scanner, f"{error} (trajectory {row.pk})")
+        except TrainyardError as error:
+            log.warning("scanner %s cannot read trajectory %d: %s", scanner.name, row.pk, error)
+    return found
 
 
 @transaction.atomic
-def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:
-    # The lock keeps a later attempt, which removes the scan, from replacing the steps while they are read.
-    stored = Scan.objects.select_for_update().filter(pk=pk).first()
+def _store(row: Trajectory, found: Mapping[str, list[Hit] | None], in_use: _InUse) -> bool:
+    """Store hits; return False if a later attempt has replaced the steps that were read."""
+    same = {"trajectory__epoch": row.epoch, "trajectory__finished_at": row.finished_at}
+    stored = Scan.objects.select_for_update(of=("self",)).filter(pk=row.pk, **same).first()
     if stored is None:
-        return None
-    rows = Trajectory.objects.select_related("run").defer("test_log", "detail", "error", "findings")
-    row = rows.get(pk=pk)
-    view = _view(row)
-    found: dict[str, list[Hit]] = {}
-    if _kind(row) in _WITH_REPOSITORY:
-        found = {name: list(islice(rule.scan(view), _MOST_STEPS)) for name, rule in RULES.items()}
-    for scanner in tuple(in_use.entered):
-        try:
-            found[scanner.name] = patterns.scan(scanner.pattern, _texts(view.steps, scanner.place))
-        except TrainyardError as error:
-            in_use.stop(scanner, f"{error} (trajectory {pk})")
-    stored.versions = in_use.versions
+        return False
+    stored.fingerprint = in_use.fingerprint
+    stored.versions = {name: v for name, v in in_use.versions.items() if found.get(name, ()) is not None}
     stored.hits = {
         name: {"count": len(listed), "first": [[hit.step, hit.detail] for hit in listed[:MOST_SHOWN]]}
         for name, listed in found.items()
         if listed
     }
     stored.found = sorted(stored.hits)
-    stored.save(update_fields=["versions", "found", "hits"])
-    return row
+    stored.save(update_fields=["fingerprint", "versions", "found", "hits"])
+    return True
 
 
 def _kind(row: Trajectory) -> str:
@@ -175,15 +222,22 @@ def _steps(trajectory_id: int) -> list[ScannedStep]:
             "index", "tool", "values", "cut_thought", "head", "tail", "chars", "cut_error", "exit_code"
         )
     )
-    return [
-        read_step(
-            index=index, tool=tool, arguments=values, thought=thought, error=error, exit_code=exit_code,
-            observation=head if chars <= half else f"{head}{tail[max(0, 2 * half - chars):]}",
-        )
-        for index, tool, values, thought, head, tail, chars, error, exit_code in rows[:_MOST_STEPS].iterator(
+    steps: list[ScannedStep] = []
+    chars = 0
+    with transaction.atomic():  # of the cursor
+        for index, tool, values, thought, head, tail, length, error, exit_code in rows[:_MOST_STEPS].iterator(
             chunk_size=20
-        )
-    ]  # fmt: skip
+        ):
+            observation = head if length <= half else f"{head}{tail[max(0, 2 * half - length) :]}"
+            step = read_step(
+                index=index, tool=tool, arguments=values, thought=thought, error=error, exit_code=exit_code,
+                observation=observation,
+            )  # fmt: skip
+            steps.append(step)
+            chars += len(step.action) + len(step.thought) + len(step.observation)
+            if chars > _MOST_CHARS:
+                break
+    return steps
 
 
 def _texts(steps: Sequence[ScannedStep], place: str) -> list[tuple[int, str]]:

@@ -44,9 +44,7 @@ from webapp.runs.models.runs import Run
 Key = tuple[str, int, str, int]
 """Identity of a trajectory within its run: phase, iteration, task key, index."""
 GroupKey = tuple[str, int, str]
-_SCAN_COLUMNS = ("trajectory_id", "run_id", "phase", "iteration", "versions", "found", "hits")
-_SCAN_BATCH = 100
-"""Finished trajectories of one task that scans them."""
+_SCAN_COLUMNS = ("trajectory_id", "run_id", "phase", "iteration", "versions", "fingerprint", "found", "hits")
 _HELDOUT = "eval:heldout"
 """Phase whose tasks may come from another dataset than the run's (``evaluation.dataset``)."""
 
@@ -298,11 +296,15 @@ def _write_parts(
 
 
 def _add_scans(ended: list[Trajectory]) -> None:
-    """Add empty scans of trajectories and send the tasks that fill them."""
+    """Add empty scans of trajectories and send the task that fills them."""
     ended = [t for t in ended if t.termination != TerminationReason.CANCELLED]
-    copy_rows(Scan, _SCAN_COLUMNS, ((t.pk, t.run_id, t.phase, t.iteration, "{}", [], "{}") for t in ended))
-    for start in range(0, len(ended), _SCAN_BATCH):
-        send_on_commit(TaskName.SCAN, *(t.pk for t in ended[start : start + _SCAN_BATCH]))
+    copy_rows(
+        Scan,
+        _SCAN_COLUMNS,
+        ((t.pk, t.run_id, t.phase, t.iteration, "{}", "", [], "{}") for t in ended),
+    )
+    if ended:
+        send_on_commit(TaskName.SCAN)
 
 
 _AT_MOST_ONE: tuple[

@@ -64,7 +64,7 @@ def scanner_remove(request: HttpRequest, person: Person, name: str) -> HttpRespo
 @require_POST
 def scanner_scan(request: HttpRequest, person: Person) -> HttpResponseRedirect:  # noqa: ARG001
     """Scan stored rollouts that a scanner has not read, now instead of within minutes."""
-    send_on_commit(TaskName.SCAN_PAST)
+    send_on_commit(TaskName.SCAN)
     messages.success(request, "Workers scan the stored rollouts now.")
     return redirect("scanner-list")
 

@@ -32,7 +32,7 @@ def yard() -> Yard:
         yard.stream.step(key, index, tool="execute_bash", arguments={"cmd": command}, exit_code=0)
     yard.stream.finished(key, steps=3, reward=0.0)
     yard.post()
-    scans.scan_past()
+    scans.scan_pending()
     return yard
 
 
@@ -166,7 +166,7 @@ def test_administrators_start_the_scan_of_the_past(yard: Yard, monkeypatch: pyte
     assert f"Scan {count} rollouts now" in client.get("/scanners/").content.decode()
     client.post("/scanners/scan/")
     assert client.post("/api/v1/scanners/scan").json() == {"pending": count}
-    assert sent == ["trainyard.scan_past"] * 2
+    assert sent == ["trainyard.scan"] * 2
     assert run_command("scanner", "scan") == f"scanned {count} trajectories\n"
     assert "disabled>Scan 0 rollouts now" in client.get("/scanners/").content.decode()
 

@@ -6,7 +6,10 @@ import json
 from typing import Any
 
 import pytest
+from django.db import connection
 
+from engine.errors import HostileInputError
+from engine.scanners import patterns
 from tests.builders.web.event_builders import Stream, ref
 from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import launched, post, relaunched
@@ -52,10 +55,9 @@ def test_ingest_sends_a_task_that_scans_what_ended(
     with django_capture_on_commit_callbacks(execute=True):
         post(claim, stream)
     [row] = ended(run)
-    assert [arguments for arguments in sent if arguments[0] == "trainyard.scan"] == [
-        ("trainyard.scan", row.pk)
-    ]
-    tasks.scan(row.pk)
+    assert [arguments for arguments in sent if arguments[0] == "trainyard.scan"] == [("trainyard.scan",)]
+    monkeypatch.setattr(scans, "send", lambda *_: None)
+    tasks.scan()
     scan = Scan.objects.get()
     assert scan.versions == reads.current_versions()
     assert scan.hits == {
@@ -81,37 +83,63 @@ def test_a_repeated_trajectory_loses_its_hits_until_it_ends_again() -> None:
     later.trajectory(ref(0, "a", 0))
     post(newer, later)
     assert Scan.objects.get().versions == {}
-    scans.scan_past()
+    scans.scan_pending()
     assert "edited_tests" not in Scan.objects.get().hits
 
 
-def test_the_sweep_continues_where_it_stopped(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_scan_one_batch_each_one_at_a_time(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "BATCH", 3)
-    ids = [row.pk for row in ended(yard.run)]
-    assert len(ids) > 7
-    first = scans.scan_past()
-    assert first == ids[-3]
-    scanned = Scan.objects.exclude(versions={})
-    assert set(scanned.values_list("pk", flat=True)) == set(ids[-3:]), "the newest first"
-    assert scans.scan_past(before=first) == ids[-6]
     sent: list[tuple[Any, ...]] = []
     monkeypatch.setattr(scans, "send", lambda *arguments: sent.append(arguments))
-    tasks.scan_past()
-    assert sent == [("trainyard.scan_past", ids[-9])], "a new sweep skips what has been scanned"
+    ids = [row.pk for row in ended(yard.run)]
+    assert len(ids) > 7
+    scanned = Scan.objects.exclude(versions={})
+    other = connection.copy()
+    try:
+        with other.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_lock(%s)", [scans._LOCK])
+            tasks.scan()
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [scans._LOCK])
+        assert not scanned.exists()
+        assert not sent, "the process that scans sends the next task"
+    finally:
+        other.close()
+    tasks.scan()
+    assert set(scanned.values_list("pk", flat=True)) == set(ids[-3:]), "the newest first"
+    Scan.objects.filter(pk=ids[-1]).update(fingerprint="0")
     while sent:
-        tasks.scan_past(*sent.pop()[1:])
+        assert sent.pop() == ("trainyard.scan",)
+        tasks.scan()
     assert scanned.count() == len(ids)
-    assert scans.scan_past() is None
+    assert not reads.pending().exists()
+    monkeypatch.setattr(scans, "TASK_S", -1.0)
+    Scan.objects.update(fingerprint="")
+    assert scans.scan_pending()
+    assert reads.pending().count() == len(ids) - 1, "a late task ends after one trajectory"
+
+
+def test_a_later_attempt_during_the_scan_is_scanned_again(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ended(yard.run)[-1]
+
+    def view(row: Trajectory) -> Any:
+        Trajectory.objects.filter(pk=row.pk).update(epoch=row.epoch + 1)
+        return read(row)
+
+    read = scans._view
+    monkeypatch.setattr(scans, "_view", view)
+    assert scans.scan(trajectory_ids=[row.pk]) == 0
+    assert reads.pending().filter(pk=row.pk).exists()
 
 
 def test_a_changed_expression_is_scanned_again(yard: Yard) -> None:
     row = ended(yard.run)[0]
     scans.scan(trajectory_ids=[row.pk])
     scanner = scanners.save(name="compares", pattern=r"\bcomparison\b", place="thoughts")
-    pending = reads.pending(reads.current_versions()).filter(pk=row.pk)
-    assert pending.exists()
+    assert reads.pending().filter(pk=row.pk).exists()
     scans.scan(trajectory_ids=[row.pk])
-    assert not pending.exists()
+    assert not reads.pending().filter(pk=row.pk).exists()
     hit = Scan.objects.get(pk=row.pk).hits["compares"]
     assert (hit["count"], hit["first"][0][0]) == (row.num_steps, 0)
     assert scanners.save(name="compares", pattern="comparison", place="actions").version == 2
@@ -119,31 +147,54 @@ def test_a_changed_expression_is_scanned_again(yard: Yard) -> None:
     scans.scan(trajectory_ids=[row.pk])
     assert "compares" not in Scan.objects.get(pk=row.pk).hits
     scanners.remove(scanner=scanner)
-    assert not reads.pending(reads.current_versions()).filter(pk=row.pk).exists()
+    assert not reads.pending().filter(pk=row.pk).exists()
     assert scanners.save(name="compares", pattern="comparison", place="actions").version == 3
 
 
-def test_an_expression_that_takes_too_long_is_no_longer_used() -> None:
+def test_an_expression_that_is_slow_several_times_is_no_longer_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scans, "MOST_SLOW", 2)
     run, claim = launched()
     stream = Stream()
     stream.started()
-    key = ref(0, "a", 0)
-    stream.add("trajectory_started", ref=key)
-    stream.step(key, 0, thought="a" * 60 + "b")
-    stream.finished(key, steps=1)
+    for index in range(3):
+        key = ref(0, "a", index)
+        stream.add("trajectory_started", ref=key)
+        stream.step(key, 0, thought="a" * 60 + "b")
+        stream.finished(key, steps=1)
     post(claim, stream)
-    scanners.save(name="slow", pattern="(a+)+$", place="thoughts")
+    slow = scanners.save(name="slow", pattern="(a+)+$", place="thoughts")
     scanners.save(name="quick", pattern="a+b", place="thoughts")
-    [row] = ended(run)
+    first, second, third = ended(run)
+    scans.scan(trajectory_ids=[first.pk])
+    slow.refresh_from_db()
+    assert (slow.num_slow, slow.problem) == (1, "")
+    scans.scan(trajectory_ids=[second.pk, third.pk])
+    slow.refresh_from_db()
+    assert f"took more than 2 s of processor time (trajectory {second.pk})" in slow.problem
+    for scan in Scan.objects.all():
+        assert "slow" not in scan.versions
+        assert set(scan.hits) == {"quick"}
+    assert not reads.pending().exists(), "a slow trajectory is not searched again"
+    saved = scanners.save(name="slow", pattern="(a+)+$", place="thoughts")
+    assert (saved.num_slow, saved.problem, saved.version) == (0, "", 2)
+
+
+@pytest.mark.parametrize("error", [HostileInputError("crashed the process (-9)"), MemoryError()])
+def test_what_cannot_be_read_stops_no_scanner(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def search(*_: object) -> Any:
+        raise error
+
+    scanners.save(name="mine", pattern="x", place="thoughts")
+    monkeypatch.setattr(patterns, "scan", search)
+    row = ended(yard.run)[0]
     scans.scan(trajectory_ids=[row.pk])
-    assert (
-        f"took more than 2 s of processor time (trajectory {row.pk})"
-        in PatternScanner.objects.get(name="slow").problem
-    )
-    scan = Scan.objects.get()
-    assert "slow" not in scan.versions
-    assert set(scan.hits) == {"quick"}
-    assert not reads.pending(reads.current_versions()).exists()
+    scan = Scan.objects.get(pk=row.pk)
+    assert "mine" not in scan.versions
+    assert ("edited_tests" in scan.versions) is isinstance(error, HostileInputError)
+    assert not reads.pending().filter(pk=row.pk).exists()
+    assert PatternScanner.objects.get().problem == ""
 
 
 def test_large_and_odd_steps_are_scanned(yard: Yard) -> None:
@@ -179,8 +230,9 @@ def test_a_trajectory_that_cannot_be_read_does_not_hold_up_the_others(
 
     read = scans._view
     monkeypatch.setattr(scans, "_view", view)
-    assert scans.scan_past() is not None
-    assert [scan.pk for scan in reads.pending(reads.current_versions())] == [rows[-1].pk]
+    assert scans.scan_pending()
+    assert not reads.pending().exists()
+    assert [scan.pk for scan in Scan.objects.filter(versions={})] == [rows[-1].pk]
 
 
 def test_unfinished_and_cancelled_rollouts_are_not_scanned() -> None:
@@ -213,7 +265,7 @@ def test_imported_trajectories_are_scanned() -> None:
          "verdict": None, "reward": None},
     )  # fmt: skip
     run = import_lines(file_name="x.jsonl", lines=[json.dumps(event).encode() for event in events])
-    assert scans.scan_past() is not None
+    assert scans.scan_pending()
     assert set(Scan.objects.get(trajectory__run=run).hits) == {
         "edge_cases_considered",
         "submitted_without_change",
@@ -221,7 +273,7 @@ def test_imported_trajectories_are_scanned() -> None:
 
 
 def test_shares_count_current_versions_by_run_and_iteration(yard: Yard) -> None:
-    scans.scan_past()
+    scans.scan_pending()
     rows = ended(yard.run)
     share = reads.shares([yard.run.pk])[yard.run.pk]["submitted_without_change"]
     assert share.scanned == len(rows)
