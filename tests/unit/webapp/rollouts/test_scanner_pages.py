@@ -156,6 +156,19 @@ def test_invalid_expressions_are_refused_with_the_reason(monkeypatch: pytest.Mon
     assert not PatternScanner.objects.exists()
 
 
+def test_a_name_that_two_people_enter_at_once_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(**values: object) -> PatternScanner:
+        PatternScanner(**{**values, "pattern": "theirs"}).save()
+        return original(**values)
+
+    original = PatternScanner.objects.create
+    monkeypatch.setattr(PatternScanner.objects, "create", create)
+    good = {"name": "mine", "pattern": "x", "place": "thoughts"}
+    refused = signed_in(Role.OPERATOR).post("/scanners/save/", good)
+    assert refused.status_code == 422
+    assert "somebody else has just entered a scanner" in refused.content.decode()
+
+
 def test_administrators_start_the_scan_of_the_past(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[object] = []
     monkeypatch.setattr("webapp.rollouts.views.scanners.send_on_commit", sent.append)
