@@ -2,14 +2,18 @@
 (() => {
   "use strict";
   const list = document.getElementById("trajectory-steps");
-  const notes = [...document.querySelectorAll("[data-note-step]")];
 
   // The list beside the steps is the only source: steps that are loaded later get theirs when they come.
-  function mark(step) {
-    const index = step.id.replace("step-", "");
-    const own = notes.filter((note) => note.dataset.noteStep === index);
-    const head = step.querySelector(":scope > header");
-    if (!own.length || !head || head.querySelector(".notes")) return;
+  function mark(steps) {
+    const notes = Map.groupBy(document.querySelectorAll("[data-note-step]"), (note) => `step-${note.dataset.noteStep}`);
+    for (const step of steps) {
+      const head = step.querySelector(":scope > header");
+      head?.querySelector(".notes")?.remove();
+      if (head && notes.has(step.id)) show(head, notes.get(step.id));
+    }
+  }
+
+  function show(head, own) {
     const shown = document.createElement("div");
     shown.className = "notes";
     for (const note of own) {
@@ -21,8 +25,9 @@
     head.append(shown);
   }
 
-  for (const step of list.children) mark(step);
-  document.addEventListener("trainyard:loaded", (event) => { for (const step of event.detail) mark(step); });
+  mark(list.children);
+  document.addEventListener("trainyard:live", () => mark(list.children));
+  document.addEventListener("trainyard:loaded", (event) => mark(event.detail));
 
   function write(kind) {
     const text = document.getElementById(`note-${kind}`);

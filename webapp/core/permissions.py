@@ -113,9 +113,15 @@ def change_refusal(run: Run, role: Role, user_id: int | None) -> str:
     return f"Run {run.pk} belongs to {owner}: only {owner} and administrators may change it."
 
 
+def may_remove(author_id: int | None, role: Role, user_id: int | None) -> bool:
+    """Return whether the user is an operator who wrote something, or an administrator."""
+    wrote = author_id is not None and author_id == user_id
+    return role is Role.ADMIN or (wrote and role.includes(Role.OPERATOR))
+
+
 def check_author(author_id: int | None, role: Role, user_id: int) -> None:
-    """Raise PermissionDenied unless the user is an operator who wrote something, or an administrator."""
-    if role is not Role.ADMIN and not (author_id == user_id and role.includes(Role.OPERATOR)):
+    """Raise PermissionDenied unless the user ``may_remove`` what the author wrote."""
+    if not may_remove(author_id, role, user_id):
         raise PermissionDenied("Only its author and administrators may change or remove this.")
 
 

@@ -99,6 +99,7 @@ TRAJECTORY_REGIONS = {
     "trajectory-strip": "rollouts/trajectories/_strip.html",
     "trajectory-prompt": "rollouts/trajectories/_prompt.html",
     "trajectory-tail": "rollouts/trajectories/_tail.html",
+    "trajectory-annotations": "rollouts/trajectories/_annotations.html",
     "trajectory-outcome": "rollouts/trajectories/_outcome.html",
     "trajectory-patch": "rollouts/trajectories/_patch.html",
 }
@@ -180,7 +181,8 @@ def _trajectory_page(subscription: Subscription, shared: SharedReads) -> Snapsho
         iteration=int(iteration),
         task_key=task_key,
         index=int(index),
-        shows_answer=subscription.role.sees_answers,
+        role=subscription.role,
+        user_id=subscription.user_id,
         newest=True,
     )
     if context is None:
@@ -238,8 +240,8 @@ PAGES: Mapping[str, Callable[[Subscription, SharedReads], Snapshot]] = {
 TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
 SAME_FOR_ALL = ("iteration",)
 """Pages that are the same for every role; they are rendered for the lowest role."""
-OWNED = ("overview", "run")
-"""Pages that show operators controls for their own runs."""
+OWNED = ("overview", "run", "trajectory")
+"""Pages that show operators controls for their own runs, labels and comments."""
 AREAS: Mapping[str, frozenset[str]] = {
     "overview": frozenset({"progress"}),
     "runs": frozenset({"progress"}),
@@ -247,8 +249,12 @@ AREAS: Mapping[str, frozenset[str]] = {
     "run": frozenset({"progress", "rollouts", "pool"}),
 }
 """Areas of ``ingestion.services.changes`` shown by a page, in addition to ``run``, which every page shows."""
-_SHOWN_BY = {"steps": ("trajectories", "events", "log"), "scans": ("behaviours",)}
-"""Tabs of the run page that change after a step, or after a rollout was scanned."""
+_SHOWN_BY = {
+    "steps": ("trajectories", "events", "log"),
+    "scans": ("behaviours",),
+    "labels": ("trajectories",),
+}
+"""Tabs of the run page that change after a step, after a rollout was scanned, and with a label."""
 
 
 def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -> bool:

@@ -24,7 +24,8 @@ class Changes:
     """Changed areas of a run, and changed groups and rollouts."""
 
     areas: set[str] = field(default_factory=set)
-    """``run`` (any page of the run), ``progress``, ``rollouts``, ``pool``, ``steps``, ``scans``."""
+    """``run`` (any page of the run), ``progress``, ``rollouts``, ``pool``, ``steps``, ``scans``,
+    ``labels``; the last two by other services."""
     groups: set[tuple[str, int, str]] = field(default_factory=set)
     """Groups (phase, iteration, task) whose rollouts, advantages or number of siblings changed."""
     rollouts: set[tuple[str, int, str, int]] = field(default_factory=set)

@@ -22,6 +22,7 @@ from webapp.core.contexts.frame import (
     trajectory_url,
 )
 from webapp.core.contexts.numbers import MOST_ID, whole
+from webapp.core.permissions import Role, may_remove
 from webapp.rollouts.contexts.advantage import algorithm_of, formula
 from webapp.rollouts.contexts.diffs import Diff, patch_diff
 from webapp.rollouts.contexts.found import Found, find_text
@@ -118,6 +119,8 @@ class TrajectoryContext:
     """Verdicts by regradings."""
     annotations: tuple[Annotation, ...]
     """Labels and comments, oldest first."""
+    removable: frozenset[int]
+    """Ids of those that the reader may remove."""
     labels: tuple[str, ...]
     """Frequent labels of all trajectories."""
     note_kinds: tuple[tuple[str, int], ...]
@@ -153,7 +156,8 @@ def build_trajectory(
     iteration: int,
     task_key: str,
     index: int,
-    shows_answer: bool,
+    role: Role,
+    user_id: int | None = None,
     start: int = 0,
     find: str = "",
     newest: bool = False,
@@ -162,6 +166,8 @@ def build_trajectory(
     """Build the context of a trajectory's page; None if there is no such trajectory.
 
     Args:
+        role: role of the reader.
+        user_id: the reader, if an operator.
         start: first step that is shown in full.
         find: text to search for; empty for none.
         newest: True to show the newest steps in full instead.
@@ -172,6 +178,8 @@ def build_trajectory(
     )
     if trajectory is None:
         return None
+    shows_answer = role.sees_answers
+    annotations = annotation_reads.annotations_of(trajectory.pk)
     samples = reads.num_samples(trajectory.pk)
     siblings, tests = reads.siblings(trajectory.group_id), reads.tests(trajectory.pk)
     task = trajectory.task
@@ -229,7 +237,8 @@ def build_trajectory(
         hits=hits_in(trajectory),
         scores=tuple(score_reads.given_to([trajectory])),
         later_verdicts=tuple(regrade_reads.later_verdicts(trajectory)),
-        annotations=tuple(annotation_reads.annotations_of(trajectory.pk)),
+        annotations=tuple(annotations),
+        removable=frozenset(a.pk for a in annotations if may_remove(a.author_id, role, user_id)),
         labels=tuple(annotation_reads.common_labels(with_answers=shows_answer)) if with_forms else (),
         note_kinds=tuple((kind.value, most) for kind, most in annotation_writes.MOST_CHARS.items()),
         shows_answer=shows_answer,

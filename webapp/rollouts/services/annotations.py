@@ -76,13 +76,15 @@ def remove(*, annotation: Annotation, actor: User | None = None) -> None:
 
 
 def _record(annotation: Annotation, action: str, actor: User | None) -> None:
-    run = annotation.trajectory.run
+    row, run = annotation.trajectory, annotation.trajectory.run
     step = {} if annotation.step_index is None else {"step": annotation.step_index}
     audit.record(
         actor=actor, action=action, run_id=run.pk, target=f"trajectory {annotation.trajectory_id}",
         changes={annotation.kind: annotation.text, **step},
     )  # fmt: skip
-    notifications.run_changed(run.pk, run.last_seq)
+    named = [row.phase, row.iteration, row.task_key, row.index]
+    changes = {"after": run.last_seq, "areas": ["labels"], "groups": [], "rollouts": [named]}
+    notifications.run_changed(run.pk, run.last_seq, changes)
 
 
 @transaction.atomic

@@ -17,7 +17,7 @@ from django.utils import timezone
 
 from tests.builders.web.html_regions import chart_data, inner_html, tight
 from tests.builders.web.page_builders import Yard, add_iteration, add_live_step
-from tests.builders.web.web_builders import make_user
+from tests.builders.web.web_builders import make_user, signed_in
 from tests.unit.webapp.live.live_tabs import Socket, add_and_post, fetch, in_thread, populated, tab
 from webapp.accounts.services import accounts
 from webapp.core.permissions import Role
@@ -34,6 +34,8 @@ from webapp.live.watch import FORBIDDEN, SIGNED_OUT
 from webapp.models import Run
 from webapp.rollouts.contexts.trajectories import TrajectoryContext, build_trajectory
 from webapp.rollouts.selectors import steps as step_reads
+from webapp.rollouts.selectors.trajectories import get_trajectory
+from webapp.rollouts.services import annotations as annotation_writes
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("redis_server")]
 
@@ -95,6 +97,22 @@ async def test_trajectory_page_plus_fragments_equals_a_fresh_page() -> None:
         assert tight("".join(opened.steps)) == tight(inner_html(fresh, "trajectory-steps"))
         sent = [step for update in opened.updates for step in update.get("steps", {}).get("html", [])]
         assert len(sent) == 3, "a step is sent once"
+
+
+async def test_a_label_reaches_the_other_pages_of_its_rollout() -> None:
+    yard, _ = await in_thread(populated)()
+    target = ["train", str(yard.iterations), yard.tasks[0].key, "0"]
+    author = await in_thread(make_user)("author", Role.OPERATOR)
+    other = await in_thread(signed_in)(Role.OPERATOR, "other")
+    row = await in_thread(get_trajectory)(
+        yard.run.pk, phase="train", iteration=yard.iterations, task_key=target[2], index=0
+    )
+    async with tab(other, page="trajectory", run=yard.run.pk, target=target, steps=1) as opened:
+        await opened.receive()
+        await in_thread(annotation_writes.add)(trajectory=row, kind="label", text="odd", author=author)
+        await opened.receive()
+        assert "odd" in opened.regions["trajectory-annotations"]
+        assert "Remove" not in opened.regions["trajectory-annotations"], "it is the author's"
 
 
 def finish_at(yard: Yard, steps: int) -> None:
