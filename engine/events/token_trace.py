@@ -2,7 +2,7 @@
 
     magic "TYTT" │ version 1 │ number of sampled tokens u32
     four columns, in the order of ``TRACE_COLUMNS``: present u8 │ 4 streams: size u32, zlib data
-    texts: size u32, zlib data: JSON, token id → text
+    texts: size u32, zlib data: JSON, token id → text, at most one text per token
 
 A column is float32, stored as the first, second, … byte of each value (``engine.events.token_block``). A
 block of unknown origin is safe to read: its decompressed size is bounded.
@@ -22,15 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
-from engine.events.token_block import MAX_TOKENS, BlockReader, from_planes, packed, planes
+from engine.events.token_block import BlockReader, from_planes, packed, planes
+from engine.reading import check_values, parse_bounded
 
 MAGIC = b"TYTT"
 VERSION = 1
 TRACE_COLUMNS = ("logprobs", "entropies", "old_logprobs", "reference_logprobs")
 _OPTIONAL = frozenset({"old_logprobs", "reference_logprobs"})
+MAX_TRACED = 1 << 18
+"""Maximum number of sampled tokens of a trace."""
 MAX_TEXT_CHARS = 64
 """Part of a token's text that is kept."""
-_MAX_TEXTS_BYTES = 16 << 20
+_TEXT_BYTES, _MAX_TEXTS_BYTES = 200, 2 << 20
+"""Maximum size of the texts: for each token, and of all; texts beyond it are left out."""
 _HEADER = struct.Struct("<4sBI")
 
 
@@ -73,16 +77,30 @@ class TraceBlock:
 
 
 def encode_trace(record: TraceRecord) -> bytes:
-    """Return the block of a record."""
+    """Return the block of a record, which has at most ``MAX_TRACED`` tokens."""
     parts = [_HEADER.pack(MAGIC, VERSION, len(record))]
     for name in TRACE_COLUMNS:
         column: NDArray[np.float32] | None = getattr(record, name)
         parts.append(bytes([column is not None]))
         if column is not None:
             parts += [packed(plane) for plane in planes(column, 1)]
-    texts = {str(token): text[:MAX_TEXT_CHARS] for token, text in record.texts.items()}
-    parts.append(packed(json.dumps(texts, separators=(",", ":")).encode()))
+    parts.append(packed(_packed_texts(record)))
     return b"".join(parts)
+
+
+def _packed_texts(record: TraceRecord) -> bytes:
+    size, entries = 2, []
+    for token, text in record.texts.items():
+        entry = f'"{token}":{json.dumps(text[:MAX_TEXT_CHARS], ensure_ascii=False)}'.encode(errors="replace")
+        size += len(entry) + 1
+        if size > _most_bytes(len(record)):
+            break
+        entries.append(entry)
+    return b"{" + b",".join(entries) + b"}"
+
+
+def _most_bytes(length: int) -> int:
+    return min(2 + _TEXT_BYTES * length, _MAX_TEXTS_BYTES)
 
 
 def decode_trace(data: bytes) -> TraceRecord:
@@ -95,8 +113,8 @@ def decode_trace(data: bytes) -> TraceRecord:
     magic, version, length = _HEADER.unpack(reader.take(_HEADER.size))
     if (magic, version) != (MAGIC, VERSION):
         raise ValueError(f"not a token trace: it starts with {magic!r}, version {version}")
-    if length > MAX_TOKENS:
-        raise ValueError(f"a token trace of {length} tokens; expected at most {MAX_TOKENS}")
+    if length > MAX_TRACED:
+        raise ValueError(f"a token trace of {length} tokens; expected at most {MAX_TRACED}")
     columns: dict[str, NDArray[Any]] = {}
     for name in TRACE_COLUMNS:
         if reader.take(1) == b"\0":
@@ -107,17 +125,22 @@ def decode_trace(data: bytes) -> TraceRecord:
         if not np.isfinite(column).all():
             raise ValueError(f"the column {name} of a token trace has a value that is not finite")
         columns[name] = column
-    texts = _texts(reader.stream(_MAX_TEXTS_BYTES))
+    texts = _texts(reader.stream(_most_bytes(length)), length)
     reader.close()
     return TraceRecord(texts=texts, **columns)
 
 
-def _texts(data: bytes) -> dict[int, str]:
+def _texts(data: bytes, length: int) -> dict[int, str]:
     try:
-        value = json.loads(data)
-        return {int(token): text[:MAX_TEXT_CHARS] for token, text in value.items() if isinstance(text, str)}
-    except (ValueError, AttributeError, RecursionError) as error:
+        check_values(data, length + 1)  # and the object itself
+        return {int(token): _whole(text) for token, text in parse_bounded(data).items()}
+    except (ValueError, AttributeError, TypeError) as error:
         raise ValueError(f"the texts of a token trace cannot be read: {error}") from None
+
+
+def _whole(text: str) -> str:
+    """Return the part that is kept, without halves of surrogate pairs. Raises TypeError, AttributeError."""
+    return text[:MAX_TEXT_CHARS].encode(errors="replace").decode()
 
 
 def _parse(value: object) -> TraceBlock:

@@ -31,7 +31,7 @@ import numpy as np
 from engine.config.run import TrainRun
 from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.schedule import Timeline
-from engine.events.token_trace import TraceBlock, TraceRecord
+from engine.events.token_trace import MAX_TRACED, TraceBlock, TraceRecord
 from engine.events.types import (
     CheckpointSaved,
     GroupFinished,
@@ -350,11 +350,13 @@ class TrainingLoop:
 
     def _report_traces(self, iteration: int, trained: Sequence[Group], result: UpdateResult) -> None:
         """Report the traced tokens of an update, with the texts of the sampled ones."""
+        if not all(map(math.isfinite, result.losses)):
+            return  # the metrics say so
         tokenizer = self._trainer.chat.tokenizer
         trajectories = [trajectory for group in trained for trajectory in group.trajectories]
         for index, trace in result.traces.items():
-            if not (trace.is_finite and all(map(math.isfinite, result.losses))):
-                continue  # the step was skipped or ruined; its metrics say so
+            if len(trace.logprobs) > MAX_TRACED:
+                continue
             trajectory = trajectories[index]
             ids = np.unique(trajectory.tokens.ids[trajectory.tokens.mask]).tolist()
             record = TraceRecord(

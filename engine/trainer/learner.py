@@ -61,7 +61,8 @@ class UpdateResult:
     losses: list[float]
     """Loss of each optimizer step with a gradient."""
     traces: dict[int, TokenTrace]
-    """Traces of the trajectories of the chosen groups, by index across the given groups."""
+    """Traces of the trajectories of the chosen groups, by index across the given groups; none of steps that
+    were skipped because their gradient was not finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,11 @@ class Learner(ABC):
             members=members,
             optimizer_steps=result.meter.steps,
             losses=result.meter.losses,
-            traces=result.traces,
+            traces={
+                index: trace
+                for index, trace in result.traces.items()
+                if trace.is_finite and math.isfinite(result.meter.norms[trace.step])
+            },
         )
 
     def imitate(self, records: Sequence[TokenRecord], *, rate: float) -> dict[str, float]:

@@ -25,7 +25,7 @@ class IterationsConfig(Section):
     traced_groups: float = Field(default=0.05, ge=0, le=1)
     """Share of an update's groups, rounded up, whose tokens are recorded with the trainer's log-probabilities
     and entropies: the token page of their trajectories shows why each token got its gradient. About 6 bytes
-    per sampled token."""
+    per sampled token. Trajectories with more than 262,144 of them are left out."""
 
 
 class OptimizationConfig(Section):

@@ -14,9 +14,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from engine.events.redaction import redact_line
+from engine.events.token_block import packed
 from engine.events.token_trace import (
     MAGIC,
     MAX_TEXT_CHARS,
+    MAX_TRACED,
     TRACE_COLUMNS,
     TraceBlock,
     TraceField,
@@ -85,6 +87,51 @@ def test_a_small_block_cannot_expand_to_gigabytes() -> None:
     data = struct.pack("<4sBI", MAGIC, 1, 0) + b"\1" + struct.pack("<I", len(bomb)) + bomb
     with pytest.raises(ValueError, match="longer than 0 bytes"):
         decode_trace(data)
+
+
+def with_texts(texts: bytes, length: int = 3) -> bytes:
+    """Return the block of tokens of zeros with these texts."""
+    zeros = np.zeros(length, np.float32)
+    block = encode_trace(TraceRecord(logprobs=zeros, entropies=zeros, texts={}))
+    return block.removesuffix(packed(b"{}")) + packed(texts)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        b"[" + b"[]," * 150 + b"[]]",
+        b'{"1":' + b"[" * 300 + b"]" * 300 + b"}",
+        b"{" + b",".join(b'"%d":""' % token for token in range(50)) + b"}",
+        b'{"1":"' + b"x" * 1000 + b'"}',
+        b'{"1":5}',
+        b'{"x":"y"}',
+        b"[]",
+        b"",
+    ],
+    ids=["lists", "nested", "number", "size", "value", "key", "list", "empty"],
+)
+def test_texts_are_bounded_by_the_tokens(texts: bytes) -> None:
+    with pytest.raises(ValueError, match=r"texts of a token trace|longer than 602 bytes"):
+        decode_trace(with_texts(texts))
+
+
+def test_trace_is_bounded() -> None:
+    with pytest.raises(ValueError, match="expected at most 262144"):
+        decode_trace(with_texts(b"{}", length=MAX_TRACED + 1))
+
+
+def test_halves_of_surrogate_pairs_are_replaced() -> None:
+    assert decode_trace(with_texts(b'{"1":"a\\ud800","2":"\\ud83d\\ude00"}')).texts == {1: "a?", 2: "😀"}
+    zeros = np.zeros(3, np.float32)
+    record = TraceRecord(logprobs=zeros, entropies=zeros, texts={1: "\ud800"})
+    assert decode_trace(encode_trace(record)).texts == {1: "?"}
+
+
+def test_texts_beyond_the_limit_are_left_out() -> None:
+    zeros = np.zeros(3, np.float32)
+    texts = dict.fromkeys(range(3), "\x00" * MAX_TEXT_CHARS)
+    record = TraceRecord(logprobs=zeros, entropies=zeros, texts=texts)
+    assert decode_trace(encode_trace(record)).texts == {0: texts[0]}
 
 
 def test_secrets_that_look_like_a_block_do_not_change_it() -> None:
