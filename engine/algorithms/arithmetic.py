@@ -7,9 +7,9 @@ both to 10⁻¹². To add a ratio or a correction: a branch here and there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, NamedTuple
 
 from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.learning.algorithm import AlgorithmConfig
@@ -19,7 +19,7 @@ Clip = Literal["", "high", "low", "dual"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledTokens:
-    """The sampled tokens of one trajectory; all columns have the same length."""
+    """The sampled tokens of a trajectory, or of one of its samples; all columns have the same length."""
 
     logprobs: Sequence[float]
     """log π."""
@@ -31,6 +31,14 @@ class SampledTokens:
     """log π_ref; None leaves the KL term out."""
     entropies: Sequence[float] | None = None
     """Nats; None leaves the entropy term out."""
+
+    def split(self, counts: Iterable[int]) -> Iterator[SampledTokens]:
+        """Yield the tokens of each sample, given their numbers, which add up to all tokens."""
+        end = 0
+        for count in counts:
+            start, end = end, end + count
+            columns: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+            yield SampledTokens(**{name: column and column[start:end] for name, column in columns.items()})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,11 @@ class TokenTerms:
 
 def token_terms(tokens: SampledTokens, advantage: float, config: AlgorithmConfig) -> list[TokenTerms]:
     """Return the terms of every token's loss, before the trajectory's weight.
+
+    Args:
+        tokens: one sample; ``SampledTokens.split`` cuts the tokens of a trajectory with forks.
+        advantage: A of its trajectory.
+        config: the objective.
 
     Raises:
         OverflowError: a ratio is too large for a float.

@@ -1,6 +1,7 @@
 """The loss of any part of an optimizer step; the losses of all parts add up to that of the step.
 
-For the trajectories i of one optimizer step, with sampled tokens t:
+For the samples i of one optimizer step, with sampled tokens t (a trajectory is one sample, and one more for
+every fork, all with its advantage and weight):
 
     ρ_it = exp(log π(t) − log π_old(t))     token        (PPO: Schulman et al. 2017, arXiv:1707.06347)
     ρ_it = exp(mean_t log π/π_old)          sequence     (GSPO: Zheng et al. 2025, arXiv:2507.18071)
@@ -18,10 +19,10 @@ weights before the update, and with k = π_old/μ, bounds a and b, and no gradie
     none            c = 1
     token_tis       c = min(max(k, a), b)                (Yao et al. 2025, fengyao.notion.site/off-policy-rl)
     icepop          c = k where a ≤ k ≤ b, else 0        (IcePop: Ling team 2025, arXiv:2510.18855)
-    sequence_mask   c = 1 where a ≤ exp(mean_t log k) ≤ b over the trajectory, else 0
+    sequence_mask   c = 1 where a ≤ exp(mean_t log k) ≤ b over the sample, else 0
 
 Without bounds (a = 0, b = ∞) token_tis is the decoupled PPO of asynchronous training, with π_old as its
-proximal policy (AReaL: Fu et al. 2025, arXiv:2505.24298, eq. 5). The mean over a trajectory is geometric: a
+proximal policy (AReaL: Fu et al. 2025, arXiv:2505.24298, eq. 5). The mean over a sample is geometric: a
 product over 10⁴ tokens leaves any band. KL is estimated from the sampled tokens (Schulman 2020,
 joschu.net/blog/kl-approx), with d = log π_ref − log π:
 
@@ -45,7 +46,7 @@ from engine.config.learning.algorithm import AlgorithmConfig
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """Sampled tokens of whole trajectories of one microbatch, flattened: N tokens of S trajectories."""
+    """Sampled tokens of whole samples of one microbatch, flattened: N tokens of S samples."""
 
     logprobs: Tensor
     """float [N], with gradient: log π at the sampling temperature."""
@@ -58,11 +59,11 @@ class TokenBatch:
     entropies: Tensor | None
     """float [N], with gradient, in nats, when there is an entropy term."""
     advantages: Tensor
-    """float [N]: A_i, repeated for each token of its trajectory, not scaled."""
+    """float [N]: A_i, repeated for each token of its sample, not scaled."""
     weights: Tensor
     """float [N]: w_i of ``weights.trajectory_weights``, repeated likewise."""
     rows: Tensor
-    """int64 [N]: index of a token's trajectory in the microbatch, 0 … S − 1."""
+    """int64 [N]: index of a token's sample in the microbatch, 0 … S − 1."""
     num_rows: int
     """S."""
 
@@ -92,7 +93,7 @@ class LossParts:
 
 
 def policy_loss(batch: TokenBatch, config: AlgorithmConfig) -> LossParts:
-    """Compute the loss of some trajectories of an optimizer step.
+    """Compute the loss of some samples of an optimizer step.
 
     Raises:
         ValueError: the configuration has a term whose column the batch lacks.
@@ -161,7 +162,7 @@ def _ratio(batch: TokenBatch, config: AlgorithmConfig) -> Tensor:
 
 
 def _row_means(values: Tensor, batch: TokenBatch) -> Tensor:
-    """Return each token's mean over its trajectory, [N]."""
+    """Return each token's mean over its sample, [N]."""
     counts = torch.bincount(batch.rows, minlength=batch.num_rows).clamp(min=1)
     sums = torch.zeros(batch.num_rows, dtype=values.dtype, device=values.device)
     return (sums.index_add(0, batch.rows, values) / counts)[batch.rows]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,15 @@ from tests.unit.trainer.builders.rl_builders import make_group, make_trajectory
 from tests.unit.trainer.builders.rl_model import make_groups, make_model
 
 CONTEXT = 64
+ROWS = [1, 2, 3, 4, 5, 6, 1, 2, 9, 8, 7, 6]
+MASK = [0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 0]
+FORKED = TokenRecord(
+    ids=ROWS,
+    mask=MASK,
+    logprobs=[-1.5 * m for m in MASK],
+    steps=[-1, -1, 0, 0, 0, 1, -1, -1, -1, 2, 2, 2],
+)
+"""Tokens of a rollout whose conversation was rendered anew."""
 
 
 def update(groups: Sequence[Group], algorithm: AlgorithmConfig, **settings: Any) -> UpdateResult:
@@ -33,6 +43,12 @@ def update(groups: Sequence[Group], algorithm: AlgorithmConfig, **settings: Any)
         return trainer.update(groups, temperature=1.0)
     finally:
         trainer.close()
+
+
+def with_fork(forked: TokenRecord) -> Group:
+    """Return a group of a solved rollout with a fork, and of a failed one without."""
+    plain = TokenRecord(ids=ROWS[:6], mask=MASK[:6], logprobs=[-1.0 * m for m in MASK[:6]])
+    return make_group([make_trajectory(1.0, tokens=forked), make_trajectory(0.0, index=1, tokens=plain)])
 
 
 def parts(groups: Sequence[Group], result: UpdateResult, algorithm: AlgorithmConfig) -> list[float]:
@@ -53,8 +69,9 @@ def parts(groups: Sequence[Group], result: UpdateResult, algorithm: AlgorithmCon
         )
         advantage = members[index].advantage
         assert advantage is not None
-        terms = token_terms(sampled, advantage, algorithm)
-        found += [term.loss * trace.weight / len(result.losses) for term in terms]
+        for part in sampled.split(sample.num_sampled for sample in record.samples()):
+            terms = token_terms(part, advantage, algorithm)
+            found += [term.loss * trace.weight / len(result.losses) for term in terms]
     return found
 
 
@@ -92,15 +109,9 @@ def test_a_share_of_the_groups_with_a_gradient_is_traced() -> None:
 
 def test_traces_do_not_depend_on_packing_and_forks_are_joined() -> None:
     """Train on a rollout whose conversation was rendered anew, in one row and in several."""
-    rows = [1, 2, 3, 4, 5, 6, 1, 2, 9, 8, 7, 6]
-    mask = [0, 0, 1, 1, 0, 1, 0, 0, 0, 1, 1, 0]
-    steps = [-1, -1, 0, 0, 0, 1, -1, -1, -1, 2, 2, 2]
-    forked = TokenRecord(ids=rows, mask=mask, logprobs=[-1.5 * m for m in mask], steps=steps)
-    assert len(forked.samples()) == 2
-    plain = TokenRecord(ids=rows[:6], mask=mask[:6], logprobs=[-1.0 * m for m in mask[:6]])
-    group = make_group([make_trajectory(1.0, tokens=forked), make_trajectory(0.0, index=1, tokens=plain)])
+    assert len(FORKED.samples()) == 2
     results = [
-        update([group], AlgorithmConfig(), minibatches=1, tokens_per_microbatch=size).traces
+        update([with_fork(FORKED)], AlgorithmConfig(), minibatches=1, tokens_per_microbatch=size).traces
         for size in (64, 2048)
     ]
     for traces in results:
@@ -109,3 +120,27 @@ def test_traces_do_not_depend_on_packing_and_forks_are_joined() -> None:
         few, many = results[0][index], results[1][index]
         np.testing.assert_allclose(few.logprobs, many.logprobs, atol=1e-5)
         np.testing.assert_allclose(few.entropies, many.entropies, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [{"preset": "gspo"}, {"importance_correction": "sequence_mask"}])
+def test_parts_of_forks_add_up_with_means_over_each_sample(settings: dict[str, Any]) -> None:
+    now = update([with_fork(FORKED)], AlgorithmConfig(), minibatches=1).traces[0].logprobs
+    # The sampler's probabilities are today's in the first sample, and a third of them in the second.
+    logprobs = np.zeros(len(FORKED), np.float32)
+    logprobs[FORKED.mask] = now - np.repeat([0.0, math.log(3)], [3, 2])
+    group, algorithm = with_fork(replace(FORKED, logprobs=logprobs)), AlgorithmConfig(**settings)
+    result = update([group], algorithm, minibatches=1)
+    found = math.fsum(parts([group], result, algorithm))
+    assert found == pytest.approx(result.metrics["loss/value"], abs=1e-6)
+
+
+@pytest.mark.parametrize("value", [1e38, math.inf])
+def test_skipped_steps_have_no_traces(value: float) -> None:
+    groups = make_groups(make_model(), [[1.0, 0.0], [0.0, 1.0]])
+    spoiled = groups[0].trajectories[0].tokens
+    logprobs = np.where(spoiled.mask, np.float32(-value), np.float32(0))
+    first = replace(groups[0].trajectories[0], tokens=replace(spoiled, logprobs=logprobs))
+    groups[0] = replace(groups[0], trajectories=(first, *groups[0].trajectories[1:]))
+    result = update(groups, AlgorithmConfig(), minibatches=2)
+    assert (result.metrics["update/nonfinite"], result.optimizer_steps) == (1, 1)
+    assert set(result.traces) == {2, 3}

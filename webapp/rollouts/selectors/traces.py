@@ -78,7 +78,8 @@ def traced_tokens(trajectory: Trajectory, algorithm: AlgorithmConfig | None) -> 
 def _compute(trace: bytes, block: bytes, advantage: float, algorithm: str) -> TokenArithmetic | None:
     tokens, record = decode(block), decode_trace(trace)
     positions = np.flatnonzero(tokens.mask)
-    if len(positions) != len(record):
+    counts = [sample.num_sampled for sample in tokens.samples()]
+    if not len(positions) == len(record) == sum(counts):
         return None  # another program's
     sampler = tokens.logprobs[positions].astype(float).tolist()
     old, reference = record.old_logprobs, record.reference_logprobs
@@ -91,7 +92,7 @@ def _compute(trace: bytes, block: bytes, advantage: float, algorithm: str) -> To
     )
     config = AlgorithmConfig.model_validate_json(algorithm)
     try:
-        terms = _terms(sampled, tokens, advantage, config)
+        terms = [term for part in sampled.split(counts) for term in token_terms(part, advantage, config)]
     except OverflowError:
         return None
     return TokenArithmetic(
@@ -100,27 +101,8 @@ def _compute(trace: bytes, block: bytes, advantage: float, algorithm: str) -> To
         texts=_texts(tokens.ids[positions].tolist(), record.texts),
         sampled=sampled,
         entropies=tuple(sampled.entropies or ()),
-        terms=terms,
+        terms=tuple(terms),
     )
-
-
-def _terms(
-    sampled: SampledTokens, tokens: TokenRecord, advantage: float, config: AlgorithmConfig
-) -> tuple[TokenTerms, ...]:
-    """Return the terms of all tokens; means over a trajectory are those of its samples."""
-    terms: list[TokenTerms] = []
-    for sample in tokens.samples():
-        window = slice(len(terms), len(terms) + sample.num_sampled)
-        reference, entropies = sampled.reference_logprobs, sampled.entropies
-        part = SampledTokens(
-            logprobs=sampled.logprobs[window],
-            old_logprobs=sampled.old_logprobs[window],
-            sampler_logprobs=sampled.sampler_logprobs[window],
-            reference_logprobs=None if reference is None else reference[window],
-            entropies=None if entropies is None else entropies[window],
-        )
-        terms += token_terms(part, advantage, config)
-    return tuple(terms)
 
 
 def _texts(ids: list[int], known: Mapping[int, str]) -> tuple[str, ...]:
