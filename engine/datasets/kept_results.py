@@ -19,6 +19,7 @@ class KeptResults(Generic[Result]):
     Args:
         path: the file; a missing one is created with the first result, and so is its folder.
         kind: model of the results. Lines that it does not read are skipped: a killed process cuts one off.
+            Lines of earlier versions may have the fields of a result next to the key.
     """
 
     def __init__(self, path: Path, kind: type[Result]) -> None:
@@ -28,8 +29,8 @@ class KeptResults(Generic[Result]):
         for line in path.read_text().splitlines() if path.exists() else ():
             try:
                 kept = json.loads(line)
-                self._known[kept["key"]] = kind.model_validate(kept["result"])
-            except (ValueError, KeyError, TypeError):
+                self._known[kept["key"]] = kind.model_validate(kept.get("result", kept))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 continue
 
     def __iter__(self) -> Iterator[str]:

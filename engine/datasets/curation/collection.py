@@ -10,7 +10,7 @@ from functools import partial
 from engine.datasets.curation.candidates import Candidate, CandidateQueue
 from engine.datasets.curation.combination import Combiner, combine, problem_of
 from engine.datasets.curation.injected import DetectedFault, make_row
-from engine.datasets.curation.measurements import Trial
+from engine.datasets.curation.measurements import NOT_KEPT, Trial
 from engine.datasets.curation.trials import Curation, despite_host, try_candidate
 from engine.datasets.curation.written.faults import prompt, write_fault
 from engine.datasets.curation.written.functions import REASONS, is_unwritten
@@ -24,7 +24,7 @@ STAGES: Stages = (
     (_FAULTS, frozenset()),
     ("tried", frozenset({"waiting", "not_tried", "enough_tries"})),
     (_WRITTEN, REASONS),
-    ("tests run", frozenset({"machine", "sandbox", "no_report"})),
+    ("tests run", NOT_KEPT),
     ("noticed", frozenset({"unnoticed", "odd_outcome", "earlier"})),
     ("stable", frozenset({"unstable"})),
     ("mended", frozenset({"not_mended"})),

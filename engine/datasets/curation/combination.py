@@ -8,7 +8,7 @@ from itertools import chain, zip_longest
 
 from engine.datasets.curation.candidates import MAX_TESTS, Candidate
 from engine.datasets.curation.injected import DetectedFault
-from engine.datasets.curation.measurements import Trial
+from engine.datasets.curation.measurements import NOT_KEPT, Trial
 
 
 @dataclass(slots=True)
@@ -64,5 +64,5 @@ def problem_of(group: Sequence[DetectedFault], trial: Trial) -> str:
     could pass, or its test could pass for another reason.
     """
     if trial.problem:
-        return "combination"
+        return trial.problem if trial.problem in NOT_KEPT else "combination"
     return "" if all(set(trial.failing).intersection(fault.failing) for fault in group) else "inert"

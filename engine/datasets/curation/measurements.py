@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, NonNegativeInt
+from pydantic import BaseModel, FiniteFloat, NonNegativeInt
 
 from engine.config.sandbox import SandboxConfig
 from engine.datasets.curation.baseline import Baseline
 from engine.datasets.curation.candidates import Candidate
+from engine.datasets.kept_results import KeptResults
 from engine.datasets.sources.fetch import Source
 from engine.files import atomic_write
 
 FOLDER = "curation"
+NOT_KEPT = frozenset({"machine", "sandbox", "no_report"})
+"""Problems of trials that may be this machine's: the next curation tries again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +33,8 @@ class Trial:
     """Class of the exception raised in the first failing test."""
     problem: str = ""
     """Reason why the fault does not become a task: ``unnoticed``, ``odd_outcome``, ``unstable``,
-    ``not_mended``, or ``earlier`` if an earlier version did not record it; those that may be this machine's,
-    and are not kept: ``machine``, ``sandbox``, ``no_report``; empty if it becomes one."""
+    ``not_mended``, or ``earlier`` if an earlier version did not record it; or of ``NOT_KEPT``; empty if it
+    becomes one."""
     detail: str = ""
     """Text behind a problem of this machine."""
     seconds: float = 0.0
@@ -43,6 +45,14 @@ class _KeptBaseline(BaseModel):
     seconds: dict[str, float]
     executed_by: dict[str, dict[int, tuple[NonNegativeInt, ...]]]
     """File → line → positions in ``seconds`` of the tests that execute it."""
+
+
+class _KeptTrial(BaseModel):
+    failing: tuple[str, ...]
+    exception: str
+    problem: str | None = None
+    """None if an earlier version did not record it."""
+    seconds: FiniteFloat = 0.0
 
 
 class Measurements:
@@ -58,11 +68,9 @@ class Measurements:
     def __init__(self, home: Path, image: str, *, stability_runs: int, sandbox: SandboxConfig) -> None:
         limits = "-".join(map(str, sandbox.limits().values()))
         folder = home / FOLDER / f"{image}-{stability_runs}-{limits}"
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._image = image
         self._baseline = folder / "baseline.json"
-        self._trials = folder / "trials.jsonl"
-        self._known = self._load_trials()
+        self._trials = KeptResults(folder / "trials.jsonl", _KeptTrial)
 
     def baseline(self, source: Source, toolchain: Path) -> Baseline | None:
         """Return the stored baseline of the source; None if there is none."""
@@ -94,32 +102,18 @@ class Measurements:
 
     def trial(self, candidate: Candidate) -> Trial | None:
         """Return the stored trial of a candidate; None if it has not been tried."""
-        return self._known.get(_key(candidate))
+        kept = self._trials.get(_key(candidate))
+        if kept is None:
+            return None
+        problem = ("" if kept.failing else "earlier") if kept.problem is None else kept.problem
+        return Trial(kept.failing, kept.exception, problem, seconds=kept.seconds)
 
     def keep_trial(self, candidate: Candidate, trial: Trial) -> None:
-        """Store the trial of a candidate."""
-        key = _key(candidate)
-        self._known[key] = trial
-        line = json.dumps({"key": key, **asdict(trial)}) + "\n"
-        file = os.open(self._trials, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(file, line.encode())
-        finally:
-            os.close(file)
-
-    def _load_trials(self) -> dict[str, Trial]:
-        known: dict[str, Trial] = {}
-        lines = self._trials.read_text().splitlines() if self._trials.exists() else []
-        for line in lines:
-            try:
-                kept = json.loads(line)
-                failing = tuple(kept["failing"])
-                problem = kept.get("problem", "" if failing else "earlier")
-                seconds = float(kept.get("seconds", 0.0))
-                known[kept["key"]] = Trial(failing, kept["exception"], problem, seconds=seconds)
-            except (ValueError, KeyError, TypeError):
-                continue  # cut off when the process was killed
-        return known
+        """Store the trial of a candidate, without its detail."""
+        kept = _KeptTrial(
+            failing=trial.failing, exception=trial.exception, problem=trial.problem, seconds=trial.seconds
+        )
+        self._trials.keep(_key(candidate), kept)
 
 
 def _key(candidate: Candidate) -> str:

@@ -15,7 +15,7 @@ from engine.datasets.cached_model import CachedModel
 from engine.datasets.curation.baseline import sandbox_spec
 from engine.datasets.curation.candidates import Candidate
 from engine.datasets.curation.injected import WORKDIR
-from engine.datasets.curation.measurements import Measurements, Trial
+from engine.datasets.curation.measurements import NOT_KEPT, Measurements, Trial
 from engine.datasets.funnel import Funnel, Progress
 from engine.errors import HostError, SandboxError
 from engine.sandbox.base import SandboxBackend
@@ -24,8 +24,6 @@ from engine.types import TestOutcome
 
 HOST_ATTEMPTS = 3
 """Attempts per candidate when this machine fails, and consecutive failed candidates that end a curation."""
-_NOT_KEPT = frozenset({"machine", "sandbox", "no_report"})
-"""Problems that may be this machine's: the next curation tries again."""
 T = TypeVar("T")
 
 
@@ -68,6 +66,7 @@ async def try_candidate(run: Curation, candidate: Candidate) -> Trial:
     """
     if (kept := run.kept_trial(candidate)) is not None:
         return kept
+    run.funnel.is_live = True
     started = time.monotonic()
     try:
         trial = await despite_host(run, partial(_try, run, candidate))
@@ -79,7 +78,7 @@ async def try_candidate(run: Curation, candidate: Candidate) -> Trial:
     if isinstance(trial, HostError):
         trial = Trial(problem="machine", detail=str(trial))
     trial = replace(trial, seconds=round(time.monotonic() - started, 2))
-    if trial.problem not in _NOT_KEPT:
+    if trial.problem not in NOT_KEPT:
         run.kept[candidate.baseline.image].keep_trial(candidate, trial)
     return trial
 

@@ -61,3 +61,5 @@ def test_a_fault_that_the_others_hide_makes_no_task(candidates: list[Candidate])
     assert problem_of(group, Trial(failing)) == ""
     assert problem_of(group, Trial(failing[:1])) == "inert"
     assert problem_of(group, Trial(problem="unnoticed")) == "combination"
+    for problem in ("machine", "sandbox", "no_report"):
+        assert problem_of(group, Trial(problem=problem)) == problem

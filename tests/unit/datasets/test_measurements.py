@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,21 @@ def test_truncated_line_loses_only_its_trial(tmp_path: Path, candidates: list[Ca
     path.write_text(path.read_text()[:-20])
     again = opened(tmp_path)
     assert (again.trial(candidates[0]), again.trial(candidates[1])) == (Trial(), None)
+    again.keep_trial(candidates[2], Trial(problem="unstable"))
+    assert opened(tmp_path).trial(candidates[2]) == Trial(problem="unstable")
+
+
+def test_trials_of_earlier_versions_are_read(tmp_path: Path, candidates: list[Candidate]) -> None:
+    opened(tmp_path).keep_trial(candidates[0], Trial())
+    path = next((tmp_path / FOLDER).glob("*/trials.jsonl"))
+    key = json.loads(path.read_text())["key"]
+    for fields, expected in (
+        ({"failing": ["t"], "exception": "KeyError"}, Trial(("t",), "KeyError")),
+        ({"failing": [], "exception": ""}, Trial(problem="earlier")),
+        (
+            {"failing": [], "exception": "", "problem": "unnoticed", "detail": "", "seconds": 2.5},
+            Trial(problem="unnoticed", seconds=2.5),
+        ),
+    ):
+        path.write_text(json.dumps({"key": key, **fields}) + "\n")
+        assert opened(tmp_path).trial(candidates[0]) == expected

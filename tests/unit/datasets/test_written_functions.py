@@ -42,6 +42,14 @@ of the margin\"\"\"
 def short(): return os.sep
 
 
+def cached(limit):
+    @functools.cache
+    def inner(value):
+        return value + limit
+
+    return inner
+
+
 def wide(
     left,
     right,
@@ -89,7 +97,7 @@ def block(code: str) -> str:
 def test_only_functions_whose_body_can_be_replaced_are_shown(
     candidates: list[Candidate], candidate: Candidate
 ) -> None:
-    assert [item.fault.function for item in candidates] == ["wide", "Box.size"]
+    assert [item.fault.function for item in candidates] == ["cached", "wide", "Box.size"]
     assert all(is_unwritten(item) and item.mutated == MODULE for item in candidates)
     question = prompt(candidate, "", 10_000)[-1]["content"]
     assert f"```python\n{SHOWN}```" in question
@@ -133,6 +141,25 @@ def test_a_fault_is_the_changed_lines_in_the_place_of_the_function(
     assert (fault.kind, fault.function, fault.function_first_line) == ("written", "Box.size", 9)
     broken = replace(candidate, faults=(fault,)).mutated
     assert broken == MODULE.replace(original, mutated)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line"),
+    [("@functools.cache", "@functools.lru_cache(1)", 33), ("value + limit", "value - limit", 35)],
+)
+def test_decorators_of_the_first_statement_belong_to_the_body(
+    candidates: list[Candidate], old: str, new: str, line: int
+) -> None:
+    candidate = next(item for item in candidates if item.fault.function == "cached")
+    # Other indentation than the original's.
+    answer = "\n".join(
+        text.replace("    ", "  ") for text in candidate.fault.original.replace(old, new).split("\n")
+    )
+    for code in (candidate.fault.original.replace(old, new), answer):
+        fault = read_fault(block(code + "\n"), candidate).fault
+        assert fault is not None
+        assert fault.line <= line
+        assert new in fault.mutated
 
 
 def test_indentation_and_white_space_at_ends_of_lines_are_no_change(candidate: Candidate) -> None:

@@ -82,7 +82,7 @@ def _unwritten_faults(source: str, max_lines: int) -> list[Fault]:
     lines = source.split("\n")
     faults = []
     for function in functions:
-        first = min([function.first_line, *(item.lineno for item in function.node.decorator_list)])
+        first = _first_line(function.node)
         text = "\n".join(lines[first - 1 : function.last_line])
         if (
             MIN_FUNCTION_LINES <= function.last_line - function.first_line + 1 <= max_lines
@@ -101,6 +101,12 @@ def _unwritten_faults(source: str, max_lines: int) -> list[Fault]:
             )
             faults.append(fault)
     return faults
+
+
+def _first_line(statement: ast.stmt) -> int:
+    """Return the line of a statement's first decorator, or else of the statement."""
+    decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
+    return min([statement.lineno, *(item.lineno for item in decorators)])
 
 
 def _begins_line(statement: ast.stmt, lines: list[str]) -> bool:
@@ -159,11 +165,17 @@ def _read(source: str, unwritten: Fault, code: str) -> Reading:
     if not trees_differ(ast.Module(old.body, []), ast.Module(node.body, [])):
         return Reading(reason="unchanged", detail="the function does the same as before")
     # What stands above the body is the original's: comments there would be changes, too.
-    head = before.split("\n")[: old.body[0].lineno - 1]
-    after = "\n".join([*head, *lines[node.body[0].lineno - 1 : node.end_lineno]])
-    if problem := _revealing(before, after):
+    head = before.split("\n")[: _first_line(old.body[0]) - 1]
+    after = "\n".join([*head, *lines[_first_line(node.body[0]) - 1 : node.end_lineno]])
+    try:
+        problem = _revealing(before, after)
+    except (SyntaxError, tokenize.TokenError) as error:
+        return Reading(reason="not_written", detail=str(error)[:500])
+    if problem:
         return Reading(reason="reveals", detail=problem)
     fault = _changed_lines(unwritten, textwrap.indent(after, _margin(unwritten.original)))
+    if fault.mutated == fault.original:
+        return Reading(reason="unchanged", detail="nothing but white space at ends of lines is changed")
     if max(fault.original.count("\n"), fault.mutated.count("\n")) >= _MAX_LINES:
         detail = f"more than {_MAX_LINES} lines from the first to the last changed one"
         return Reading(reason="too_many_lines", detail=detail)
@@ -180,7 +192,10 @@ def _header(node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.AST:
 
 
 def _revealing(before: str, after: str) -> str:
-    """Return what points at the fault in a changed function; empty if nothing does."""
+    """Return what points at the fault in a changed function; empty if nothing does.
+
+    Raises SyntaxError, TokenError: its lines do not fit together.
+    """
     added = Counter(_comments(after)) - Counter(_comments(before))
     if added:
         return f"a new comment: {next(iter(added))[:200]}"
