@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -38,8 +38,10 @@ async def work_in_parallel(
 
     Raises:
         RunStopped, FencedError, DeliveryError: the attempt must end; items in progress are dropped.
+        Exception: of the first item that failed, once the results of all that ended are recorded.
     """
     active: set[asyncio.Task[Result]] = set()
+    preparation: asyncio.Task[None] | None = None
     try:
         while items or active:
             run.check()
@@ -47,15 +49,34 @@ async def work_in_parallel(
             if paused and not active:
                 await run.safe_point()
                 continue
-            if not paused and items and len(active) < width:
+            if preparation is None and not paused and items and len(active) < width:
                 while items and len(active) < width:
                     active.add(asyncio.create_task(handle(items.popleft())))
                 if items:
-                    await backend.prepare(dict(Counter(image(item) for item in islice(items, width))))
-            finished, active = await asyncio.wait(active, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
-            await record([task.result() for task in finished])
+                    images = dict(Counter(image(item) for item in islice(items, width)))
+                    preparation = asyncio.create_task(backend.prepare(images))
+            waiting = [*active, preparation] if preparation else active
+            finished, _ = await asyncio.wait(waiting, timeout=POLL_S, return_when=asyncio.FIRST_COMPLETED)
+            ended = active & finished
+            active -= ended
+            await record(_results(ended))
+            for task in finished:
+                task.result()
+            if preparation in finished:
+                preparation = None
     finally:
-        for task in active:
+        rest: set[asyncio.Task[Any]] = {*active, preparation} if preparation else {*active}
+        for task in rest:
             task.cancel()
-        if active:
-            await asyncio.wait(active, timeout=CANCEL_S)
+        if rest:
+            await asyncio.wait(rest, timeout=CANCEL_S)
+        results = _results(active)
+        if results and not run.control.fence_reason:
+            await record(results)
+
+
+def _results(tasks: Iterable[asyncio.Task[Result]]) -> list[Result]:
+    """Return the results of tasks that ended without an error."""
+    return [
+        task.result() for task in tasks if task.done() and not task.cancelled() and task.exception() is None
+    ]
