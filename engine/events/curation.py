@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, FiniteFloat
+from pydantic import AliasChoices, Field, FiniteFloat
 
 from engine.events.record import Record
 
@@ -19,8 +19,8 @@ class FunnelStage(Record):
     """
 
     stage: str = Field(max_length=64)
-    reached: Count
-    """Items that reached it."""
+    reached: Count = Field(validation_alias=AliasChoices("reached", "commits"))
+    """Items that reached it; ``commits`` in records of earlier versions."""
     lost: dict[str, Count] = Field(default_factory=dict, max_length=64)
     """Reason → items that did not reach it."""
     written: Count = 0
@@ -30,10 +30,11 @@ class FunnelStage(Record):
 class LostItem(Record):
     """A commit or fault that became no task, or a task that was not hardened, as an example of its reason."""
 
-    origin: str = Field(default="", max_length=300)
-    """Repository of a commit, or source of a fault; empty for a task."""
-    item: str = Field(max_length=300)
-    """Hash of a commit, ``PATH:LINE FUNCTION`` of a fault, or instance id of a task."""
+    origin: str = Field(default="", max_length=300, validation_alias=AliasChoices("origin", "repository"))
+    """Repository of a commit, or source of a fault; empty for a task. ``repository`` in earlier versions."""
+    item: str = Field(max_length=300, validation_alias=AliasChoices("item", "commit", "task"))
+    """Hash of a commit, ``PATH:LINE FUNCTION`` of a fault, or instance id of a task. ``commit`` or ``task``
+    in earlier versions."""
     detail: str = Field(default="", max_length=500)
 
 

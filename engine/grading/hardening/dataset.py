@@ -16,7 +16,7 @@ import structlog
 
 from engine.config.hardening import HardeningConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.funnel import Funnel, NoTasksError, Progress, Stages
+from engine.datasets.funnel import Funnel, NoTasksError, Progress, Stages, reporting
 from engine.datasets.health import row_content
 from engine.datasets.kept_results import KeptResults
 from engine.datasets.replaced import RowIdentity
@@ -46,6 +46,7 @@ STAGES: Stages = (
 """Stages of the funnel."""
 LOST = frozenset({"sandbox", "error"})
 """Reasons that may be this machine's: these tasks are tried again by the next run."""
+_PHASE = "hardening tasks"
 _VERSION = 2
 """Raise it when the result of the same task may change."""
 
@@ -124,7 +125,7 @@ async def harden_dataset(
         home: the data folder.
         backend: the sandboxes in which tests run.
         sandbox: their limits.
-        progress: receives a report per task, with the tasks done and all tasks.
+        progress: receives a report a second at most, with the tasks done and all tasks.
         alternatives: patches of honest solutions, by ``RowIdentity.start`` of their tasks.
         run_id: the run that owns the sandboxes.
         seed: of the order of tests.
@@ -183,18 +184,20 @@ async def _results(
             funnel.proven += 1
             funnel.tasks += 1
 
-    def report() -> None:
-        message = f"{funnel.tasks} tasks hardened so far"
-        progress(message, funnel.tried, len(rows), funnel=funnel.snapshot())
+    def amounts() -> tuple[int, int]:
+        return funnel.tried, len(rows)
 
     async def handle(number: int, row: TaskRow) -> None:
         async with permits:
             count(number, await work.result(row))
-        report()
 
     for number, kept in enumerate(known):
         if kept is not None:
             count(number, kept)
-    report()
-    await gather_or_cancel(handle(number, row) for number, row in enumerate(rows) if number not in results)
+    left = [number for number in range(len(rows)) if number not in results]
+    funnel.is_live = True
+    progress(_PHASE, *amounts(), funnel=funnel.snapshot())
+    async with reporting(funnel, progress, _PHASE, amounts):
+        await gather_or_cancel(handle(number, rows[number]) for number in left)
+    progress(_PHASE, *amounts(), funnel=funnel.snapshot())
     return [results[number] for number in range(len(rows))]

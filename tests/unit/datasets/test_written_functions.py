@@ -105,6 +105,15 @@ def test_only_functions_whose_body_can_be_replaced_are_shown(
     assert "t.py::test" in question
 
 
+@pytest.mark.parametrize("size", [3000, 6000])
+def test_a_prompt_keeps_to_its_size(candidate: Candidate, size: int) -> None:
+    fault = replace(candidate.fault, function="ü" * 5000, original="é = 1\n" * 5000)
+    tests = tuple("ö" * 500 + str(number) for number in range(40))
+    long = replace(candidate, faults=(fault,), path="ä" * 5000, tests=tests)
+    question = prompt(long, "no " * 5000, size)
+    assert sum(len(message["content"].encode()) for message in question) <= size
+
+
 @pytest.mark.parametrize(
     ("old", "new", "line", "original", "mutated"),
     [

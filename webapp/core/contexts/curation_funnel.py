@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from engine.events.curation import FunnelStage, LostItem
+
 _WORDS = {
     "merge": "merge commit", "first_commit": "first commit", "revert": "revert", "cherry_pick": "cherry-pick",
     "empty": "no change", "duplicate": "same or nearly the same change as another commit",
@@ -112,19 +114,21 @@ def build_funnel(record: Mapping[str, Any]) -> FunnelTable | None:
     if not isinstance(stages, list) or not isinstance(examples, dict) or not isinstance(skipped, dict):
         return None
     try:
-        items, tasks = str(stages[0]["stage"]), int(record["tasks"])
-        total = max(stage["reached"] for stage in stages)
+        read = [FunnelStage.model_validate(stage) for stage in stages]
+        # Hardenings of earlier versions counted their tasks as the last stage only.
+        items, tasks = read[0].stage, int(record.get("tasks", read[-1].reached))
+        total = max(stage.reached for stage in read)
         return FunnelTable(
             items=items,
             stages=tuple(
                 Stage(
-                    str(stage["stage"]),
-                    int(stage["reached"]),
-                    100 * stage["reached"] / total if total else 0.0,
-                    int(stage.get("written", 0)),
-                    tuple(_loss(items, reason, number, examples) for reason, number in stage["lost"].items()),
+                    stage.stage,
+                    stage.reached,
+                    100 * stage.reached / total if total else 0.0,
+                    stage.written,
+                    tuple(_loss(items, reason, number, examples) for reason, number in stage.lost.items()),
                 )
-                for stage in stages
+                for stage in read
             ),
             tasks=tasks,
             seconds=_each(record.get("trial_seconds"), tasks),
@@ -141,12 +145,13 @@ def _each(amount: object, number: int) -> float | None:
 
 
 def _loss(items: str, reason: str, number: int, examples: Mapping[str, Any]) -> Loss:
-    shown = tuple(
-        Example(
-            str(example["origin"]),
-            str(example["item"])[: 12 if items == "commits" else None],
-            str(example["detail"]),
-        )
-        for example in examples.get(reason, ())
+    shown = (LostItem.model_validate(example) for example in examples.get(reason, ()))
+    return Loss(
+        reason,
+        _WORDS.get(reason, reason),
+        number,
+        tuple(
+            Example(example.origin, example.item[: 12 if items == "commits" else None], example.detail)
+            for example in shown
+        ),
     )
-    return Loss(str(reason), _WORDS.get(reason, reason), int(number), shown)

@@ -25,8 +25,11 @@ _MAX_ANSWER = 2000
 """Part of a rejected answer that the model sees, characters."""
 _MAX_TESTS = 10
 """Tests that are named to the model."""
-_SHARES = (0.7, 0.2)
-"""Shares of a prompt for the function, and for the last answer with the reason of its rejection."""
+_SHARES = (0.7, 0.2, 0.03, 0.07)
+"""Shares of a prompt for the function, for the last answer with the reason of its rejection, for the
+function's name and path, and for the names of tests."""
+_FRAME = 300
+"""Size of the words between them, bytes."""
 _RULES = """You write a fault into a function of Python code. Engineers will have to find and mend it.
 
 Rules:
@@ -88,12 +91,12 @@ def prompt(candidate: Candidate, rejected: str, size: int) -> Prompt:
         size: about the maximum number of bytes.
     """
     fault = candidate.fault
-    texts = zip((unindented(fault.original), rejected), _SHARES, strict=True)
-    code, rejected = (cap_bytes(text, share * max(size - len(_RULES), 0)) for text, share in texts)
-    parts = [
-        f"{fault.function} in {candidate.path[:300]}:\n\n```python\n{code}\n```",
-        "Tests that execute it:\n" + "\n".join(test[:200] for test in candidate.tests[:_MAX_TESTS]),
-    ]
+    place = f"{fault.function[:300]} in {candidate.path[:300]}"
+    tests = "\n".join(test[:200] for test in candidate.tests[:_MAX_TESTS])
+    texts = zip((unindented(fault.original), rejected, place, tests), _SHARES, strict=True)
+    left = max(size - len(_RULES) - _FRAME, 0)
+    code, rejected, place, tests = (cap_bytes(text, share * left) for text, share in texts)
+    parts = [f"{place}:\n\n```python\n{code}\n```", f"Tests that execute it:\n{tests}"]
     if rejected:
         parts.append(f"Your last answer was rejected: {rejected}")
     parts.append("Write the fault into the function now, in one block ```python … ```.")

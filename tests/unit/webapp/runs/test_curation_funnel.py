@@ -15,6 +15,7 @@ from tests.builders.commands import run_command
 from tests.builders.web.event_builders import Stream
 from tests.builders.web.html_regions import inner_html
 from tests.builders.web.web_builders import launched, make_user, post, relaunched
+from webapp.core.contexts.curation_funnel import build_funnel
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Endpoint, Run
@@ -120,6 +121,25 @@ def test_a_later_attempt_keeps_the_numbers_until_it_has_its_own(operator: Client
 def test_a_malformed_funnel_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         CurationFunnel.model_validate(STATE | changes)
+
+
+def test_funnels_of_earlier_versions_are_read() -> None:
+    new = STATE["funnel"], STATE["examples"]
+    text = json.dumps(new).replace('"reached"', '"commits"')
+    renamed = text.replace('"origin"', '"repository"').replace('"item"', '"commit"')
+    old = STATE | dict(zip(("funnel", "examples"), json.loads(renamed), strict=True))
+    assert CurationFunnel.model_validate(old) == CurationFunnel.model_validate(STATE)
+    assert build_funnel(old) == build_funnel(STATE) is not None
+    hardening = {
+        "funnel": [
+            {"stage": "tasks", "commits": 2, "lost": {}},
+            {"stage": "weak", "commits": 1, "lost": {"strong": 1}},
+        ],
+        "examples": {"strong": [{"task": "toy-1", "detail": ""}]},
+    }
+    table = build_funnel(hardening)
+    assert table is not None
+    assert (table.tasks, table.stages[1].losses[0].examples[0].item) == (1, "toy-1")
 
 
 def test_command_and_api_curate_with_faults_by_a_model(operator: Client) -> None:
