@@ -16,6 +16,7 @@ from tests.builders.web.page_builders import Yard
 from tests.builders.web.web_builders import launched, make_run, post
 from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
 from tests.e2e.pages.test_sandboxes import busy_yard
+from tests.integration.pages.test_token_trace_web import trained_stream
 from tests.integration.verifiers.test_regrade_web import changes, regrading
 from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.runs.test_collection_pages import going, made
@@ -178,6 +179,8 @@ def runs_by_kind() -> dict[str, Run]:
         stream.add("run_finished", state="succeeded", summary={"tasks": 9, "dataset": "quickstart"})
         post(claim, stream)
         created[name] = run
+    created["traced"], claim = launched(make_run(name="traced run"))
+    post(claim, trained_stream(400, text=HOSTILE))
     folder = Path(settings.TRAINYARD_HOME) / "imports"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").touch()
@@ -197,6 +200,7 @@ def addresses(site: Site) -> dict[str, str]:
     group = f"/runs/{run}/train/0/{key}/"
     siblings = Trajectory.objects.filter(run=run, phase="train", iteration=0, task_key=key)
     left, right = siblings.order_by("index").values_list("pk", flat=True)[:2]
+    traced = Trajectory.objects.filter(run=labelled_runs["traced"])
     return {
         "overview": "/",
         "account": "/account/",
@@ -212,6 +216,10 @@ def addresses(site: Site) -> dict[str, str]:
         "clone": f"/runs/new/?clone={run}",
         "runs compared": f"/runs/compare/?runs={run},{labelled_runs['failed'].pk}",
         "no runs compared": "/runs/compare/",
+        "tasks of runs": f"/runs/compare/tasks/?runs={first},{second}",
+        "selected runs": f"/runs/selected/?run={run}&run={first}",
+        "no selected runs": "/runs/selected/",
+        "what if": f"/runs/{run}/what-if/?preset=grpo",
         **{f"run {tab}": f"/runs/{run}/?tab={tab}" for tab in TABS},
         **{f"run, {name}": f"/runs/{other_run.pk}/" for name, other_run in labelled_runs.items()},
         "evaluations": f"/runs/{first}/?tab=evaluation",
@@ -223,6 +231,8 @@ def addresses(site: Site) -> dict[str, str]:
         "trajectory found in": f"{group}0/?find=line",
         "long trajectory": f"{group}{LONG_ROLLOUT}/",
         "imported trajectory": f"{group}{IMPORTED_ROLLOUT}/",
+        "tokens of a rollout": f"/trajectories/{traced.get(index=0).pk}/tokens/?token=1&by=ratio",
+        "rollout without a trace": f"/trajectories/{traced.get(index=1).pk}/tokens/",
         "live hostile trajectory": f"/runs/{run}/train/{yard.iterations}/{key}/0/",
         "report": report,
         "submission": f"{report}submission/",
