@@ -162,7 +162,7 @@
   }
   if (outages) setTimeout(showOutages, 5000);
   // What scrolls by itself can be reached by keyboard in every browser, and only then.
-  const SCROLLERS = ".table-wrap, .code, .diff, .prewrap, .scroll-x, .evaluation";
+  const SCROLLERS = ".table-wrap, .code, .diff, .prewrap, .scroll-x, .evaluation, .markdown, .markdown pre, .markdown table";
   const NAMING = { tabindex: "0", role: "group", "aria-label": "Scrollable content" };
 
   function reach(node) {
