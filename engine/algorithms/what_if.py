@@ -61,7 +61,7 @@ def what_if(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateSignal:
-    """What the trajectories of one update contribute to its gradient."""
+    """Contribution of the trajectories of one update to its gradient."""
 
     groups: int
     uniform: int

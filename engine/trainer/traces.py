@@ -1,4 +1,4 @@
-"""What an update computed for every sampled token of some trajectories: the inputs of their losses."""
+"""Recording of the inputs of the losses of some trajectories' sampled tokens during an update."""
 
 from __future__ import annotations
 

@@ -71,6 +71,18 @@ def phase_label(phase: str, iteration: int) -> str:
     return f"{phase.removeprefix('eval:')} evaluation at {iteration}"
 
 
+def group_crumbs(
+    run: Run, phase: str, iteration: int, task_key: str, title: str, *rest: Crumb
+) -> tuple[Crumb, ...]:
+    """Return the breadcrumb ``Runs / run 12 / iteration 40 / TITLE / …`` of a group's rollouts."""
+    return run_crumbs(
+        run,
+        Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration)),
+        Crumb(title, group_url(run.pk, phase, iteration, task_key)),
+        *rest,
+    )
+
+
 def run_crumbs(run: Run, *rest: Crumb) -> tuple[Crumb, ...]:
     """Return the breadcrumb ``Runs / run 12 / …``."""
     own = Crumb(f"run {run.pk}", run_url(run) if rest else "")

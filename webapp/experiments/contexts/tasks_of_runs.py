@@ -142,15 +142,15 @@ def _cell(
     solved: Mapping[int, Solved],
     first: Mapping[tuple[str, int, bool], Trajectory],
 ) -> Cell:
-    found = solved.get(number)
+    own = solved.get(number)
 
     def url(is_passed: bool) -> str:
         row = first.get((key, number, is_passed))
         return trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index) if row else ""
 
     return Cell(
-        solved=found,
-        level=min(_LEVELS - 1, int(found.rate * _LEVELS)) if found else 0,
+        solved=own,
+        level=min(_LEVELS - 1, int(own.rate * _LEVELS)) if own else 0,
         passed_url=url(is_passed=True),
         failed_url=url(is_passed=False),
     )

@@ -44,7 +44,7 @@ class WhatIfOut(Schema):
 
 
 class SignalOut(Schema):
-    """What updates trained on under one objective."""
+    """Totals of updates under one objective."""
 
     groups: int
     uniform: int

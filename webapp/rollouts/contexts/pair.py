@@ -11,10 +11,8 @@ from django.urls import reverse
 
 from webapp.core.contexts.frame import (
     Crumb,
-    group_url,
-    iteration_url,
+    group_crumbs,
     phase_label,
-    run_crumbs,
     trajectory_url,
 )
 from webapp.core.contexts.numbers import whole
@@ -155,12 +153,7 @@ def build_pair(left: Trajectory, right: Trajectory, params: Mapping[str, str]) -
     title, place = _task_name(left), (left.phase, left.iteration)
     return PairContext(
         section="runs",
-        crumbs=run_crumbs(
-            left.run,
-            Crumb(phase_label(*place), iteration_url(left.run_id, *place)),
-            Crumb(title, group_url(left.run_id, *place, left.task_key)),
-            Crumb("compare rollouts"),
-        ),
+        crumbs=group_crumbs(left.run, *place, left.task_key, title, Crumb("compare rollouts")),
         title=title,
         left=_side("left", left),
         right=_side("right", right),

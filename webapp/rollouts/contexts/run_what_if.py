@@ -1,4 +1,4 @@
-"""What a run's updates, or one of them, would have trained on under another objective."""
+"""Totals of a run's updates, or of one, under another objective."""
 
 from __future__ import annotations
 

@@ -14,10 +14,7 @@ from engine.algorithms.terms import has_kl_loss, needs_entropy
 from engine.config.learning.algorithm import AlgorithmConfig
 from webapp.core.contexts.frame import (
     Crumb,
-    group_url,
-    iteration_url,
-    phase_label,
-    run_crumbs,
+    group_crumbs,
     trajectory_url,
 )
 from webapp.core.contexts.numbers import whole
@@ -149,7 +146,7 @@ class TokenExplanation:
     push: float
     """− ∂(loss/value)/∂log π."""
     verdict: str
-    """What the update does to the token, and why."""
+    """Effect of the update on the token, with its cause."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,12 +202,8 @@ def build_token_trace(trajectory: Trajectory, params: Mapping[str, str]) -> Toke
     levels = _levels(traced, by)
     return TokenTraceContext(
         section="runs",
-        crumbs=run_crumbs(
-            run,
-            Crumb(phase_label(trajectory.phase, trajectory.iteration), iteration_url(*key[:3])),
-            Crumb(title, group_url(*key)),
-            Crumb(f"rollout {trajectory.index}", address),
-            Crumb("tokens"),
+        crumbs=group_crumbs(
+            run, *key[1:], title, Crumb(f"rollout {trajectory.index}", address), Crumb("tokens")
         ),
         run=run,
         trajectory=trajectory,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,8 @@ from webapp.core.contexts.frame import (
     Crumb,
     LiveCursor,
     choices_of,
+    group_crumbs,
     group_url,
-    iteration_url,
-    phase_label,
-    run_crumbs,
     trajectory_url,
 )
 from webapp.core.contexts.numbers import MOST_ID, whole
@@ -185,35 +183,16 @@ def build_trajectory(
     task = trajectory.task
     title = task.instance_id if task else task_key
     statement = statement_text(task.problem_statement if task else "")
-    parent = group_url(run.pk, phase, iteration, task_key)
     return TrajectoryContext(
         section="runs",
-        crumbs=run_crumbs(
-            run,
-            Crumb(phase_label(phase, iteration), iteration_url(run.pk, phase, iteration)),
-            Crumb(title, parent),
-            Crumb(f"rollout {index}"),
-        ),
-        live=LiveCursor(
-            run.pk,
-            run.last_seq,
-            "trajectory",
-            f"{trajectory.pk}-{trajectory.epoch}-{trajectory.started_at.timestamp()}",
-            (phase, str(iteration), task_key, str(index)),
-        ),
+        crumbs=group_crumbs(run, phase, iteration, task_key, title, Crumb(f"rollout {index}")),
+        live=_live_cursor(run, trajectory),
         run=run,
         trajectory=trajectory,
         title=title,
         task_url=task_address(trajectory),
-        group_url=parent,
-        siblings=tuple(
-            SiblingLink(
-                sibling.index,
-                trajectory_url(run.pk, phase, iteration, task_key, sibling.index),
-                sibling.pk == trajectory.pk,
-            )
-            for sibling in siblings
-        ),
+        group_url=group_url(run.pk, phase, iteration, task_key),
+        siblings=_sibling_links(trajectory, siblings),
         pair_url=pair_url(trajectory, siblings),
         steps=_steps(trajectory.pk, None if newest else start),
         find=find,
@@ -243,6 +222,20 @@ def build_trajectory(
         note_kinds=tuple((kind.value, most) for kind, most in annotation_writes.MOST_CHARS.items()),
         shows_answer=shows_answer,
         has_repository=run.config.get("environment", {}).get("type", "swe") == "swe",
+    )
+
+
+def _live_cursor(run: Run, trajectory: Trajectory) -> LiveCursor:
+    identity = f"{trajectory.pk}-{trajectory.epoch}-{trajectory.started_at.timestamp()}"
+    key = (trajectory.phase, str(trajectory.iteration), trajectory.task_key, str(trajectory.index))
+    return LiveCursor(run.pk, run.last_seq, "trajectory", identity, key)
+
+
+def _sibling_links(trajectory: Trajectory, siblings: Iterable[Trajectory]) -> tuple[SiblingLink, ...]:
+    key = (trajectory.run_id, trajectory.phase, trajectory.iteration, trajectory.task_key)
+    return tuple(
+        SiblingLink(sibling.index, trajectory_url(*key, sibling.index), sibling.pk == trajectory.pk)
+        for sibling in siblings
     )
 
 

@@ -39,10 +39,10 @@ def solved_by_task(run_ids: Collection[int], phase: str = "") -> dict[str, dict[
         .values_list("task_key", "run_id")
         .annotate(solved=Sum("num_solved"), graded=Sum("num_graded"))
     )
-    found: dict[str, dict[int, Solved]] = {}
+    by_task: dict[str, dict[int, Solved]] = {}
     for task_key, run_id, solved, graded in rows:
-        found.setdefault(task_key, {})[run_id] = Solved(solved, graded)
-    return found
+        by_task.setdefault(task_key, {})[run_id] = Solved(solved, graded)
+    return by_task
 
 
 def phases_of(run_ids: Collection[int]) -> list[str]:
