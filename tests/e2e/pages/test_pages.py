@@ -260,7 +260,8 @@ def test_two_rollouts_open_by_key_and_their_differences_are_walked(page: Page) -
     page.keyboard.press("c")
     page.wait_for_url("**/trajectories/compare/?*")
     page.select_option("#pair-right", index=3)
-    page.get_by_role("button", name="Compare").click()
+    with page.expect_navigation():  # a key before it would be the earlier page's
+        page.get_by_role("button", name="Compare").click()
     expect(page.locator("#pair-right option:checked")).to_contain_text("rollout 3")
     differences = page.locator(".pair-row.differs")
     expect(differences).to_have_count(3)
