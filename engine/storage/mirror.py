@@ -66,6 +66,8 @@ class Mirror:
         self._published = base or Manifest(epoch=sink.epoch)
         self._segments = _continued(self._published, sink.path)
         self._folders = {name: file for name, file in self._published.files.items() if "/" in name}
+        self._unlisted: set[str] = set()
+        """Stored objects that are removed with the next manifest that does not name them."""
         self._mirrored = 0
         self._numbers = count()
         self._attempt = f"{sink.epoch:05d}-{time.time_ns():x}"
@@ -168,10 +170,12 @@ class Mirror:
                 spool=tuple(self._segments),
                 files=files,
             )
+            self._unlisted |= manifest.objects | self._published.objects
             if manifest != self._published:
                 manifest.write(self._store)
-                old, self._published = self._published, manifest
-                self._remove(old.objects - manifest.objects)
+                self._published = manifest
+                self._remove(self._unlisted - manifest.objects)
+                self._unlisted.clear()
             with self._changed:
                 self._mirrored = durable
                 self._current_at = time.monotonic()
@@ -199,6 +203,16 @@ class Mirror:
     def _copied(self, paths: Iterable[Path]) -> dict[str, StoredFile]:
         """Upload changed files; return all files. Raises OSError if one changes meanwhile."""
         files: dict[str, StoredFile] = {}
+        try:
+            self._upload_changed(paths, files)
+        except (StoreError, OSError):
+            with self._publishing:
+                self._unlisted |= {file.object for file in files.values()}
+            raise
+        return files
+
+    def _upload_changed(self, paths: Iterable[Path], files: dict[str, StoredFile]) -> None:
+        """Upload changed files and add all to ``files``. Raises OSError if one changes meanwhile."""
         for path in paths:
             name, status = path.relative_to(self._run_dir).as_posix(), path.stat()
             known = self._published.files.get(name) or self._folders.get(name)
@@ -206,13 +220,12 @@ class Mirror:
                 files[name] = known
                 continue
             stored = f"files/{self._attempt}/{next(self._numbers):06d}/{name}"
-            self._store.upload(path, stored)
             files[name] = StoredFile(object=stored, size=status.st_size, mtime_ns=status.st_mtime_ns)
+            self._store.upload(path, stored)
         for name, file in files.items():
             status = (self._run_dir / name).stat()
             if (file.size, file.mtime_ns) != (status.st_size, status.st_mtime_ns):
                 raise OSError(f"{name} changed while it was copied")
-        return files
 
     def _with_tail(self, durable: int) -> list[Segment]:
         """Upload the new end of the spool, joined with preceding segments of about its length."""

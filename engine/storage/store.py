@@ -67,8 +67,16 @@ class Store:
         return self._try(f"list {folder} of", find)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Delete objects."""
-        self._try("delete objects of", lambda: self._fs.rm([self._path(name) for name in names]))
+        """Delete objects; those that do not exist count as deleted."""
+        paths = [self._path(name) for name in names]
+
+        def delete() -> None:
+            try:
+                self._fs.rm(paths)
+            except FileNotFoundError:
+                self._fs.rm([path for path in paths if self._fs.exists(path)])
+
+        self._try("delete objects of", delete)
 
     def check(self) -> None:
         """Write, read and delete an object."""

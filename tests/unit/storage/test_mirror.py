@@ -134,6 +134,33 @@ def test_checkpoint_is_mirrored_with_all_prior_events_until_its_removal(
         until(lambda: store.names("files") == [])
 
 
+def test_copies_of_files_that_changed_meanwhile_are_removed(
+    store: FailingStore, run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upload = store.upload
+    changed: list[str] = []
+
+    def uploaded(path: Path, name: str) -> None:
+        upload(path, name)
+        if path.name == "manifest.json" and not changed:
+            changed.append(name)
+            path.write_text('{"a": 1}')
+
+    monkeypatch.setattr(store, "upload", uploaded)
+    with mirrored(run_dir, store) as (sink, _, _):
+        emit(sink, 5)
+        save_checkpoint(run_dir, "00001")
+        until(lambda: bool(changed))
+    assert set(store.names("spool") + store.names("files")) == stored_manifest(store).objects
+
+
+def test_removal_of_objects_that_are_gone_removes_the_others(store: FailingStore) -> None:
+    for name in ("files/a", "files/c"):
+        store.write(name, b"x")
+    store.remove(["files/a", "files/b", "files/c"])
+    assert store.names("files") == []
+
+
 def test_the_server_never_has_an_event_that_the_store_lacks(store: FailingStore, run_dir: Path) -> None:
     with ingest_server() as server, mirrored(run_dir, store) as (sink, mirror, _):
         url = f"{server.url}/api/v1/runs/7/events"
