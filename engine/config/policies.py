@@ -89,10 +89,10 @@ class TransformerPolicyConfig(Section):
 
     type: Literal["transformer"] = "transformer"
     checkpoint: Annotated[str, CheckpointPlace()] = "builtin:quickstart"
-    """Folder with config.json, safetensors and tokenizer files (on a server: below a policy folder),
-    ``OWNER/NAME`` (Hugging Face Hub; on a server: of the administrator's list), ``builtin:<name>`` (shipped
-    with the engine), ``run:<id>`` (last checkpoint of a run), ``fresh:<architecture or folder>`` (random
-    weights), or ``warm`` (FrozenLake: trained by imitation as set by
+    """Folder with config.json, safetensors and tokenizer files, or GGUF file (on a server: below a policy
+    folder), ``OWNER/NAME`` (Hugging Face Hub; on a server: of the administrator's list), ``builtin:<name>``
+    (shipped with the engine), ``run:<id>`` (last checkpoint of a run), ``fresh:<architecture or folder>``
+    (random weights), or ``warm`` (FrozenLake: trained by imitation as set by
     ``environment.warm_start_*``, once per data folder)."""
     engine: Literal["builtin", "vllm"] = "builtin"
     """Sampler: ``builtin`` runs in the trainer's process and needs nothing else, ``vllm`` in processes of its

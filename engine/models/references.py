@@ -6,6 +6,7 @@
 | ``run:ID`` | the last checkpoint of a run |
 | ``fresh:NAME`` | random weights: a built-in architecture, or a folder with a ``config.json`` |
 | ``OWNER/NAME``, ``OWNER/NAME@REVISION`` | a model of the Hugging Face Hub, where no such folder exists |
+| ``FILE.gguf``, a folder with one | its policy folder, written when it is first used |
 | anything else | a folder |
 
 To add a scheme: a branch in ``find_model``.
@@ -21,6 +22,7 @@ from engine.config.access.places import HUB_MODEL
 from engine.errors import CheckpointError
 from engine.files import numbered_folders
 from engine.models.builtin.architectures import ARCHITECTURES, SHIPPED
+from engine.models.gguf.files import gguf_file
 from engine.models.hub import fetch_model
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -39,11 +41,11 @@ class Reference:
 
 
 def find_model(ref: str, *, home: Path) -> Reference:
-    """Resolve a reference; a hub model is downloaded unless it is cached.
+    """Resolve a reference; a hub model is downloaded, and a GGUF file converted, unless that is cached.
 
     Args:
         ref: see the module's docstring.
-        home: the data folder, for ``run:<id>``.
+        home: the data folder, for ``run:<id>`` and converted files.
 
     Raises:
         CheckpointError: there is no such model.
@@ -67,6 +69,10 @@ def find_model(ref: str, *, home: Path) -> Reference:
         return Reference(folder=last_checkpoint(home / "runs" / name))
     if not Path(ref).exists() and HUB_MODEL.fullmatch(ref):
         return Reference(folder=fetch_model(ref))
+    if (file := gguf_file(Path(ref))) is not None:
+        from engine.models.gguf.conversion import converted  # transformers takes seconds to import
+
+        return Reference(folder=converted(file, home))
     return Reference(folder=Path(ref))
 
 

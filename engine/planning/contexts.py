@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from engine.errors import Problem
+from engine.errors import CheckpointError, Problem
 from engine.files import numbered_folders
+from engine.models.gguf.files import gguf_file
+from engine.models.gguf.header import read_header
 from engine.models.published.shapes import SHAPES, max_context
 from engine.planning.shapes import tiny_settings
 from engine.reading import read_json
@@ -51,9 +53,11 @@ def known_context(ref: str, *, home: Path) -> int | None:
     """
     settings = tiny_settings(ref) or SHAPES.get(ref)
     try:
+        if settings is None and (file := gguf_file(_folder(ref, home))) is not None:
+            return int(read_header(file).require("context_length"))
         settings = settings or read_json(_folder(ref, home) / "config.json")
         return max_context(settings) if isinstance(settings, dict) else None
-    except (OSError, ValueError, OverflowError):
+    except (CheckpointError, OSError, ValueError, OverflowError):
         return None
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from engine.config.recipes import RECIPES, resolve
 from engine.planning.contexts import known_context, long_contexts
+from tests.unit.models.gguf.gguf_files import tiny_model, write_gguf
 
 SHORT = {"max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
@@ -75,3 +76,11 @@ def test_long_contexts_are_reported_with_their_settings(tmp_path: Path) -> None:
     assert "is 4096, but 'builtin:quickstart' was made for at most 2048 tokens" in str(problems[0])
     assert long_contexts({"sft": {"start": "fresh:tiny"}, "agent": longer}, home=tmp_path)
     assert not long_contexts({"policy": {"type": "endpoint"}, "agent": longer}, home=tmp_path)
+
+
+def test_the_context_of_a_gguf_file_is_in_its_header(tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "m.gguf", tiny_model("qwen3"))
+    assert known_context(str(path), home=tmp_path) == 512
+    assert known_context(str(tmp_path), home=tmp_path) == 512
+    path.write_bytes(b"GGUF")
+    assert known_context(str(path), home=tmp_path) is None

@@ -165,15 +165,15 @@ def _values(setting: Setting, limits: Allowed) -> tuple[str, ...]:
 
 
 def _policies(folders: tuple[Path, ...]) -> list[str]:
-    """Return the names of the checkpoints directly inside the policy folders."""
-    names = [
-        path.name
-        for folder in folders
-        for path in sorted(folder.glob("*"))
-        if (path / "config.json").is_file()
-        and any((path / f"model.safetensors{end}").is_file() for end in ("", ".index.json"))
-    ]
+    """Return the names of the checkpoints and GGUF files directly inside the policy folders."""
+    names = [path.name for folder in folders for path in sorted(folder.glob("*")) if _is_policy(path)]
     return names[:_MAX_OFFERED]
+
+
+def _is_policy(path: Path) -> bool:
+    if not (path / "config.json").is_file():
+        return path.suffix == ".gguf" or any(path.glob("*.gguf"))
+    return any((path / f"model.safetensors{end}").is_file() for end in ("", ".index.json"))
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,171 @@
+"""Header of a GGUF file: metadata and places of the tensors, read within bounds.
+
+Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The library ``gguf`` reads damaged headers
+without end, so it serves here for block sizes and dequantisation alone.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+
+from engine.errors import CheckpointError
+from engine.reading import open_regular
+
+_MAGIC, _VERSIONS = b"GGUF", (2, 3)
+_MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 4_096, 65_536, 4
+_MAX_STRING, _MAX_ITEMS = 16 << 20, 4 << 20
+_STRING, _ARRAY = 8, 9
+_SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Place and type of a tensor in a file."""
+
+    shape: tuple[int, ...]
+    """In torch's order."""
+    type: GGMLQuantizationType
+    offset: int
+    """Of the first byte, from the start of the file."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Return the size of a row (one index of all dimensions but the last)."""
+        block, size = GGML_QUANT_SIZES[self.type]
+        return self.shape[-1] // block * size
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    """Metadata and tensors of a GGUF file."""
+
+    path: Path
+    metadata: Mapping[str, Any]
+    """Arrays of texts are left as their lengths."""
+    tensors: Mapping[str, StoredTensor]
+
+    @property
+    def architecture(self) -> str:
+        """Return the name of the architecture, in llama.cpp's terms."""
+        return str(self.metadata.get("general.architecture"))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a value of the architecture, such as ``block_count``."""
+        return self.metadata.get(f"{self.architecture}.{key}", default)
+
+    def require(self, key: str) -> Any:
+        """Return a value of the architecture. Raises CheckpointError if the file has none."""
+        value = self.get(key)
+        if value is None:
+            raise CheckpointError(f"{self.path} has no {self.architecture}.{key}")
+        return value
+
+
+def read_header(path: Path) -> GgufHeader:
+    """Read the header of a GGUF file.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, shorter than its tensors, of an unknown version, in
+            several parts, or has tensors of an unknown type.
+    """
+    try:
+        with open_regular(path) as file:
+            return _read(path, file)
+    except OSError as error:
+        raise CheckpointError(f"cannot read {path}: {error.strerror or error}") from error
+    except (ValueError, struct.error) as error:
+        raise CheckpointError(f"{path} is no GGUF file, or a damaged one: {error}") from error
+
+
+def _read(path: Path, file: IO[bytes]) -> GgufHeader:
+    if _take(file, 4) != _MAGIC:
+        raise ValueError("it does not start with GGUF")
+    version, tensors, keys = struct.unpack("<IQQ", _take(file, 20))
+    if version not in _VERSIONS:
+        raise ValueError(f"version {version}; versions 2 and 3 (little endian) are read")
+    metadata = {}
+    for _ in range(_bounded(keys, _MAX_KEYS, "keys")):
+        key = _text(file)
+        metadata[key] = _value(file, *struct.unpack("<I", _take(file, 4)))
+    if (parts := metadata.get("split.count", 1)) not in (0, 1):
+        raise CheckpointError(
+            f"{path} is one of {parts} parts: join them with llama.cpp's gguf-split --merge"
+        )
+    entries = [_entry(file) for _ in range(_bounded(tensors, _MAX_TENSORS, "tensors"))]
+    start, alignment = file.tell(), int(metadata.get("general.alignment", 32))
+    if alignment < 1:
+        raise ValueError(f"alignment {alignment}")
+    start += -start % alignment
+    size = path.stat().st_size
+    found = {}
+    for name, shape, kind, offset in entries:
+        tensor = _stored(name, shape, kind, start + offset)
+        if tensor.offset + math.prod(shape[:-1]) * tensor.row_bytes > size:
+            raise ValueError(f"tensor {name} ends behind the {size:,} bytes of the file; download it again")
+        found[name] = tensor
+    return GgufHeader(path, metadata, found)
+
+
+def _stored(name: str, shape: tuple[int, ...], kind: int, offset: int) -> StoredTensor:
+    try:
+        tensor = StoredTensor(shape, GGMLQuantizationType(kind), offset)
+    except ValueError:
+        raise ValueError(f"tensor {name} has the unknown type {kind}") from None
+    block, _ = GGML_QUANT_SIZES[tensor.type]
+    if not shape or 0 in shape or shape[-1] % block:
+        raise ValueError(f"tensor {name} of type {tensor.type.name} has the shape {list(shape)}")
+    return tensor
+
+
+def _entry(file: IO[bytes]) -> tuple[str, tuple[int, ...], int, int]:
+    """Return name, shape, type and offset behind the header of a tensor."""
+    name = _text(file)
+    (count,) = struct.unpack("<I", _take(file, 4))
+    shape = struct.unpack(f"<{_bounded(count, _MAX_DIMENSIONS, 'dimensions')}Q", _take(file, 8 * count))
+    kind, offset = struct.unpack("<IQ", _take(file, 12))
+    return name, shape[::-1], kind, offset
+
+
+def _value(file: IO[bytes], kind: int) -> Any:
+    if kind in _SCALARS:
+        code = f"<{_SCALARS[kind]}"
+        return struct.unpack(code, _take(file, struct.calcsize(code)))[0]
+    if kind == _STRING:
+        return _text(file)
+    if kind != _ARRAY:
+        raise ValueError(f"a value of the unknown type {kind}")
+    item, count = struct.unpack("<IQ", _take(file, 12))
+    _bounded(count, _MAX_ITEMS, "items")
+    if item == _STRING:
+        for _ in range(count):
+            _take(file, _bounded(struct.unpack("<Q", _take(file, 8))[0], _MAX_STRING, "bytes"))
+        return count
+    if item not in _SCALARS:
+        raise ValueError(f"an array of the unknown type {item}")
+    code = f"<{count}{_SCALARS[item]}"
+    return list(struct.unpack(code, _take(file, struct.calcsize(code))))
+
+
+def _text(file: IO[bytes]) -> str:
+    (length,) = struct.unpack("<Q", _take(file, 8))
+    return _take(file, _bounded(length, _MAX_STRING, "bytes")).decode()
+
+
+def _take(file: IO[bytes], count: int) -> bytes:
+    content = file.read(count)
+    if len(content) < count:
+        raise ValueError("it ends inside its header")
+    return content
+
+
+def _bounded(count: int, most: int, what: str) -> int:
+    if count > most:
+        raise ValueError(f"{count:,} {what} in its header")
+    return count
