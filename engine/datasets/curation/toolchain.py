@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
-from engine.datasets.sources.downloads import run_pip_files, unpack
+from engine.datasets.sources.downloads import unpack
+from engine.pip_files import run_pip_files
 from engine.testing.toolchain import create_once, runner_scripts
 
 PYTEST = "pytest==9.1.0"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
@@ -42,22 +41,6 @@ _PASSED_ON = frozenset(
     {"PATH", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy", "GIT_SSL_CAINFO", "SSL_CERT_FILE"}
 )
 """Environment variables that git needs to reach the network; credentials are not among them."""
-
-
-def run_pip_files(*arguments: str) -> None:
-    """Run ``engine.datasets.sources.pip_files``. Raises PreflightError with the last line of its output."""
-    command = [sys.executable, "-m", "engine.datasets.sources.pip_files", *arguments]
-    environment = {**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    root = str(Path(__file__).resolve().parents[3])
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_NETWORK_S, env=environment, cwd=root
-        )
-    except subprocess.TimeoutExpired:
-        raise PreflightError(f"pip took more than {_NETWORK_S:g} s to download {arguments[1]}") from None
-    if done.returncode != 0:
-        lines = [line.strip() for line in done.stderr.split("\n") if line.strip()] or ["no output"]
-        raise PreflightError(f"pip download failed: {lines[-1][:500]} (is a package index reachable?)")
 
 
 def clone(url: str, target: Path) -> None:

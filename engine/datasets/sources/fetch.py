@@ -25,8 +25,9 @@ from engine.config.access.source_spec import (
     SourceSpec,
     parse_source,
 )
-from engine.datasets.sources.downloads import clone, run_pip_files, unpack
+from engine.datasets.sources.downloads import clone, unpack
 from engine.errors import DatasetError
+from engine.pip_files import run_pip_files
 from engine.reading import read_bounded
 
 _PIECE, _MAX_METADATA = 1 << 20, 1 << 20

@@ -1,8 +1,8 @@
 """Program that downloads files from pip's configured index without running any of their code.
 
-    python -m engine.datasets.sources.pip_files sdist NAME VERSION FOLDER
-    python -m engine.datasets.sources.pip_files wheels FOLDER REQUIREMENT...
-    python -m engine.datasets.sources.pip_files pinned FOLDER NAME==VERSION...
+    python -m engine.pip_files sdist NAME VERSION FOLDER
+    python -m engine.pip_files wheels FOLDER REQUIREMENT...
+    python -m engine.pip_files pinned FOLDER NAME==VERSION...
 
 pip builds every source distribution that it downloads, to read its metadata (pypa/pip#1884); no option
 disables this. So pip's own finder and session are used, which honour its whole configuration: indexes,
@@ -13,14 +13,40 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from engine.errors import PreflightError
+
 MAX_BYTES = 256 << 20
 _CHUNK = 1 << 20
 _SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
+
+_NETWORK_S = 600.0
+
+
+def run_pip_files(*arguments: str) -> None:
+    """Run this program in a process of its own; see the module's docstring for its arguments.
+
+    Raises:
+        PreflightError: it fails; the message has the last line of its output.
+    """
+    command = [sys.executable, "-m", "engine.pip_files", *arguments]
+    environment = {**os.environ, "PIP_NO_INPUT": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    root = str(Path(__file__).resolve().parents[1])
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_NETWORK_S, env=environment, cwd=root
+        )
+    except subprocess.TimeoutExpired:
+        raise PreflightError(f"pip took more than {_NETWORK_S:g} s to download {arguments[1]}") from None
+    if done.returncode != 0:
+        lines = [line.strip() for line in done.stderr.split("\n") if line.strip()] or ["no output"]
+        raise PreflightError(f"pip download failed: {lines[-1][:500]} (is a package index reachable?)")
 
 
 def fetch_sdist(name: str, version: str, folder: Path) -> None:
