@@ -36,7 +36,7 @@ from webapp.ingestion import cli as ingestion
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
 from webapp.rollouts.cli import scanners, trajectories
-from webapp.runs.cli import alerts, control, launch, plan, quickstart
+from webapp.runs.cli import alerts, control, launch, models, plan, quickstart
 from webapp.sandboxes import cli as sandboxes
 from webapp.supervisor.cli import doctor, services
 
@@ -101,6 +101,7 @@ for _name, _group in (
     ("grade", grade.app),
     ("experiment", experiments.app),
     ("alert", alerts.app),
+    ("model", models.app),
     ("endpoint", endpoints.app),
     ("pool", sandboxes.app),
     ("account", accounts.app),

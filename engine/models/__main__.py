@@ -3,11 +3,16 @@
     python -m engine.models plan Qwen/Qwen3-4B --set lora_rank=32 --set precision=bf16 --device-gib 24
 
 prints parameters and the memory of an update on each rank; exit code 1: it does not fit the device.
+
+    python -m engine.models fetch smollm2-135m --home .trainyard
+
+writes the policy folder ``policies/smollm2-135m`` of the data folder and prints its card as JSON.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +22,7 @@ from pydantic import ValidationError
 from engine.config.base import parse_settings
 from engine.config.learning.trainer import TrainerConfig
 from engine.errors import TrainyardError
+from engine.models.fetching import fetch_published
 from engine.models.memory.estimate import estimate_memory
 from engine.models.memory.plan import GIB
 
@@ -32,12 +38,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plan.add_argument("--device-gib", type=float, help="memory of a device, GiB")
     plan.add_argument("--reference", action="store_true", help="the objective has a KL term")
     plan.add_argument("--home", type=Path, default=Path(".trainyard"), help="the data folder")
+    fetch = commands.add_parser("fetch", help="fetch a model of the catalogue into a policy folder")
+    fetch.add_argument("name", help="name in the catalogue")
+    fetch.add_argument("--home", type=Path, default=Path(".trainyard"), help="the data folder")
     options = parser.parse_args(arguments)
     try:
-        return _plan(options)
+        return _fetch(options) if options.command == "fetch" else _plan(options)
     except (TrainyardError, ValidationError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _fetch(options: argparse.Namespace) -> int:
+    folder = options.home / "policies" / options.name
+    print(json.dumps({"folder": str(folder), **fetch_published(options.name, folder)}))
+    return 0
 
 
 def _plan(options: argparse.Namespace) -> int:

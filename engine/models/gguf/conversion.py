@@ -6,7 +6,7 @@ The weights are those of the file, near the original model's and not equal to th
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,17 +50,17 @@ def converted(path: Path, home: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / "config.json").is_file():
-            convert(path, folder, digest=digest)
+            convert(path, folder, card={"gguf": {"file": path.name, "sha256": digest}})
     return folder
 
 
-def convert(path: Path, folder: Path, *, digest: str) -> None:
+def convert(path: Path, folder: Path, *, card: Mapping[str, Any]) -> None:
     """Write the policy folder of a GGUF file; readers see nothing or the complete folder.
 
     Args:
         path: of the file.
         folder: created.
-        digest: SHA-256 of the file, hexadecimal, for ``provenance.json``.
+        card: facts for its ``provenance.json``, beside those of the file.
 
     Raises:
         CheckpointError: the file is damaged, or its model, types or tokenizer are not read here.
@@ -73,7 +73,7 @@ def convert(path: Path, folder: Path, *, digest: str) -> None:
         tokenizer = _tokenizer(header)
         tokenizer.save_pretrained(draft)
         _check_reopened(header, tokenizer, draft)
-        write_json(draft / "provenance.json", _provenance(header, digest))
+        write_json(draft / "provenance.json", {**_facts(header), **card})
         tensors = ((name, read_tensor(weights, name)) for name in weights.tensors)
         write_safetensors(draft, weights.tensors, tensors)
 
@@ -133,10 +133,10 @@ def _check_reopened(header: GgufHeader, tokenizer: PreTrainedTokenizerFast, fold
         )
 
 
-def _provenance(header: GgufHeader, digest: str) -> dict[str, Any]:
-    facts = {key: header.metadata[f"general.{key}"] for key in _KEYS if f"general.{key}" in header.metadata}
-    types = sorted({tensor.type.name for tensor in header.tensors.values()})
+def _facts(header: GgufHeader) -> dict[str, Any]:
+    facts = {key: header.metadata.get(f"general.{key}") for key in _KEYS}
     return {
         "implementation": "transformers",
-        "gguf": {"file": header.path.name, "sha256": digest, "types": types, **json.loads(json.dumps(facts))},
+        "types": sorted({tensor.type.name for tensor in header.tensors.values()}),
+        "general": {key: value for key, value in facts.items() if isinstance(value, str)},
     }

@@ -21,6 +21,8 @@ from engine.reading import open_regular
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 4_096, 65_536, 4
 _MAX_STRING, _MAX_ITEMS = 16 << 20, 4 << 20
+_MAX_KEPT = 1_024
+"""Items of arrays that are kept."""
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
@@ -48,7 +50,7 @@ class GgufHeader:
 
     path: Path
     metadata: Mapping[str, Any]
-    """Arrays of texts are left as their lengths."""
+    """Arrays of texts, and long ones, are left as their lengths."""
     tensors: Mapping[str, StoredTensor]
 
     @property
@@ -150,7 +152,8 @@ def _value(file: IO[bytes], kind: int) -> Any:
     if item not in _SCALARS:
         raise ValueError(f"an array of the unknown type {item}")
     code = f"<{count}{_SCALARS[item]}"
-    return list(struct.unpack(code, _take(file, struct.calcsize(code))))
+    content = _take(file, struct.calcsize(code))
+    return list(struct.unpack(code, content)) if count <= _MAX_KEPT else count
 
 
 def _text(file: IO[bytes]) -> str:

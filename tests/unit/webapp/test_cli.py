@@ -37,6 +37,7 @@ COMMANDS = {
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty",
     )),
+    *(f"model {name}" for name in ("fetch", "list")),
     *(f"trajectories {name}" for name in (
         "import", "export", "count", "compare", "tokens", "label", "comment", "annotations",
         "remove-annotation",
