@@ -17,7 +17,7 @@ from tokenizers import pre_tokenizers
 from engine.errors import CheckpointError, describe_error
 from engine.models.gguf.header import GgufHeader, read_header
 from engine.models.gguf.settings import read_model_settings
-from engine.models.gguf.tensors import GgufTensors
+from engine.models.gguf.tensors import GgufTensors, type_names
 from engine.models.weights.policy_files import draft_folder, write_json
 from engine.models.weights.source import read_tensor
 from engine.models.weights.writing import write_safetensors
@@ -44,7 +44,7 @@ def converted(path: Path, home: Path) -> Path:
     Raises:
         CheckpointError: as ``convert``.
     """
-    read_header(path)  # refuses what is no model before it is read whole
+    GgufTensors(read_header(path))  # refuses what is no model before it is read whole
     digest = file_hash(path)
     folder = home / "models" / "gguf" / digest[:16]
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -137,6 +137,6 @@ def _facts(header: GgufHeader) -> dict[str, Any]:
     facts = {key: header.metadata.get(f"general.{key}") for key in _KEYS}
     return {
         "implementation": "transformers",
-        "types": sorted({tensor.type.name for tensor in header.tensors.values()}),
+        "types": type_names(header),
         "general": {key: value for key, value in facts.items() if isinstance(value, str)},
     }

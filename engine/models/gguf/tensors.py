@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from io import FileIO
+from pathlib import Path
 
 import numpy as np
 import torch
-from gguf import dequantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 from torch import Tensor
 
 from engine.errors import CheckpointError
@@ -55,7 +57,8 @@ class GgufTensors:
         header: of the file.
 
     Raises:
-        CheckpointError: the embedding is missing, or a tensor has an unknown name.
+        CheckpointError: the embedding is missing, or a tensor has an unknown name or type, or an impossible
+            shape, or ends behind the file.
     """
 
     def __init__(self, header: GgufHeader) -> None:
@@ -63,7 +66,9 @@ class GgufTensors:
         self._stored: dict[str, str] = {}
         if EMBEDDING not in header.tensors:
             raise CheckpointError(f"{header.path} has no {EMBEDDING}")
-        for name in header.tensors:
+        size = header.path.stat().st_size
+        for name, tensor in header.tensors.items():
+            _check(header.path, size, name, tensor)
             if name != ROPE_FACTORS:
                 self._stored[_published_name(header, name)] = name
         self.tied = self._tie()
@@ -105,12 +110,14 @@ class GgufTensors:
     def _read(self, tensor: StoredTensor, first: int, count: int) -> Tensor:
         """Return some rows, [count, row], in float32."""
         with FileIO(self._header.path) as file:
-            file.seek(tensor.offset + first * tensor.row_bytes)
-            content = file.read(count * tensor.row_bytes)
-        if len(content) < count * tensor.row_bytes:
+            file.seek(tensor.offset + first * _row_bytes(tensor))
+            content = file.read(count * _row_bytes(tensor))
+        if len(content) < count * _row_bytes(tensor):
             raise CheckpointError(f"{self._header.path} became shorter while it was read: copy it here again")
-        blocks = np.frombuffer(content, dtype=np.uint8).reshape(count, tensor.row_bytes)
-        return torch.from_numpy(np.array(dequantize(blocks, tensor.type), dtype=np.float32))
+        blocks = np.frombuffer(content, dtype=np.uint8).reshape(count, _row_bytes(tensor))
+        return torch.from_numpy(
+            np.array(dequantize(blocks, GGMLQuantizationType(tensor.type)), dtype=np.float32)
+        )
 
     def _tie(self) -> bool:
         """Leave out the coarser copy of one table; return whether output layer and embedding are one."""
@@ -125,7 +132,7 @@ class GgufTensors:
         )
         if torch.linalg.norm(embedding - output) > _SAME_TABLE * torch.linalg.norm(output):
             return False
-        finer = max((EMBEDDING, OUTPUT), key=lambda name: tensors[name].row_bytes)
+        finer = max((EMBEDDING, OUTPUT), key=lambda name: _row_bytes(tensors[name]))
         del self._stored[_OUTSIDE[OUTPUT]]
         self._stored[_OUTSIDE[EMBEDDING]] = finer
         return True
@@ -140,6 +147,28 @@ class GgufTensors:
     def _is_shifted(self, stored: str) -> bool:
         """Return whether a norm is stored with 1 added, which Gemma's code adds itself."""
         return self._header.architecture == "gemma3" and stored.endswith("norm.weight")
+
+
+def type_names(header: GgufHeader) -> list[str]:
+    """Return the names of the types of a file's tensors, sorted."""
+    return sorted({GGMLQuantizationType(tensor.type).name for tensor in header.tensors.values()})
+
+
+def _row_bytes(tensor: StoredTensor) -> int:
+    """Return the size of a row (one index of all dimensions but the last)."""
+    block, size = GGML_QUANT_SIZES[GGMLQuantizationType(tensor.type)]
+    return tensor.shape[-1] // block * size
+
+
+def _check(path: Path, size: int, name: str, tensor: StoredTensor) -> None:
+    """Raise CheckpointError for a tensor that cannot be read from a file of ``size`` bytes."""
+    if tensor.type not in {kind.value for kind in GGML_QUANT_SIZES}:
+        raise CheckpointError(f"{path}: tensor {name} has the unknown type {tensor.type}")
+    kind = GGMLQuantizationType(tensor.type)
+    if not tensor.shape or 0 in tensor.shape or tensor.shape[-1] % GGML_QUANT_SIZES[kind][0]:
+        raise CheckpointError(f"{path}: tensor {name} of type {kind.name} has the shape {list(tensor.shape)}")
+    if tensor.offset + math.prod(tensor.shape[:-1]) * _row_bytes(tensor) > size:
+        raise CheckpointError(f"{path}: tensor {name} ends behind its {size:,} bytes; download it again")
 
 
 def _published_name(header: GgufHeader, name: str) -> str:
