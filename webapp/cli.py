@@ -36,7 +36,7 @@ from webapp.ingestion import cli as ingestion
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
 from webapp.rollouts.cli import scanners, trajectories
-from webapp.runs.cli import alerts, control, launch, models, plan, quickstart
+from webapp.runs.cli import alerts, control, launch, models, plan, quickstart, system
 from webapp.sandboxes import cli as sandboxes
 from webapp.supervisor.cli import doctor, services
 
@@ -85,7 +85,15 @@ for _command in (
     app.command()(_command)
 
 _run = command_group("Launch, list, control, edit and compare runs.")
-for _commands in (launch.app, control.app, experiments.run_app, rollouts.app, regrade.app, scanners.run_app):
+for _commands in (
+    launch.app,
+    control.app,
+    system.app,
+    experiments.run_app,
+    rollouts.app,
+    regrade.app,
+    scanners.run_app,
+):
     _run.add_typer(_commands)
 for _commands in (imports.app, dataset_runs.app):
     datasets.app.add_typer(_commands)

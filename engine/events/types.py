@@ -3,8 +3,9 @@
 Every event carries ``seq`` (1, 2, 3, … per run, across attempts) and ``epoch`` (the attempt). The
 orchestrator is a run's only writer. Other trainers may post the same events to the ingest API.
 To add one: a class here (``engine.events.sandboxes`` for those about sandboxes, ``engine.events.engines`` for
-those about inference engines, ``engine.events.schedule`` for those about schedules), a member of
-``AnyEvent``, a projection in ``webapp.ingestion.services.projections``.
+those about inference engines, ``engine.events.schedule`` for those about schedules,
+``engine.events.system`` for those about the machine), a member of ``AnyEvent``, a projection in
+``webapp.ingestion.services.projections``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from engine.events.regrading import RegradeRecord
 from engine.events.replay import ReplayRecord, SampledResponse
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.schedule import BatchSelected, GroupAdmitted, Timeline
+from engine.events.system import SystemSampled
 from engine.events.token_block import TokenField
 from engine.events.token_trace import TraceField
 from engine.types import (
@@ -519,6 +521,7 @@ AnyEvent = (
     | SandboxesChanged
     | PoolStatus
     | EnginesReported
+    | SystemSampled
     | TrajectoryScored
     | TestExamined
     | TrajectoryRegraded

@@ -36,6 +36,7 @@ from engine.orchestrator.context import RunContext
 from engine.orchestrator.watch.event_observer import EventObserver
 from engine.orchestrator.watch.metrics import is_infrastructure
 from engine.orchestrator.watch.phase_lanes import PhaseLanes
+from engine.orchestrator.watch.system import SystemSampler
 from engine.processes.launchers import LocalProcesses, ProcessLauncher
 from engine.ray.launcher import RayProcesses
 from engine.rollout.environments import (
@@ -67,7 +68,7 @@ def announce(
     rollouts_kept: int | None = None,
     total_iterations: int = 0,
 ) -> None:
-    """Record the attempt's first event."""
+    """Record the attempt's first event; from then on, sample the machine until ``run.closing``."""
     run.sink.emit(
         RunStarted,
         host=socket.gethostname(),
@@ -76,6 +77,7 @@ def announce(
         rollouts_kept=rollouts_kept,
         total_iterations=total_iterations,
     )
+    run.closing.enter_context(SystemSampler(run.run_dir, run.sink))
 
 
 def load_rows(config: ActingRun, home: Path, name: str, split: str) -> Sequence[TaskRow]:

@@ -251,10 +251,11 @@ AREAS: Mapping[str, frozenset[str]] = {
 """Areas of ``ingestion.services.changes`` shown by a page, in addition to ``run``, which every page shows."""
 _SHOWN_BY = {
     "steps": ("trajectories", "events", "log"),
+    "system": ("system", "events"),
     "scans": ("behaviours",),
     "labels": ("trajectories",),
 }
-"""Tabs of the run page that change after a step, after a rollout was scanned, and with a label."""
+"""Tabs of the run page that change after a step, a report of the machine, a rollout's scan, and a label."""
 
 
 def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -> bool:

@@ -14,7 +14,7 @@ from engine.types import RunKind
 
 TABS = (
     "groups", "trajectories", "behaviours", "tasks", "timeline", "evaluation", "engines", "sandboxes",
-    "checkpoints", "events", "log", "configuration",
+    "system", "checkpoints", "events", "log", "configuration",
 )  # fmt: skip
 _CHARTS = ("reward", "solve", "steps", "response", "thinking", "termination")
 
@@ -53,8 +53,8 @@ def _tabs(*without: str) -> tuple[str, ...]:
     return tuple(name for name in TABS if name not in without)
 
 
-_SCORES = ("scores", "events", "log", "configuration")
-_ROWS = ("events", "sandboxes", "log", "configuration")
+_SCORES = ("scores", "system", "events", "log", "configuration")
+_ROWS = ("events", "sandboxes", "system", "log", "configuration")
 KINDS: Mapping[RunKind, Kind] = MappingProxyType(
     {
         RunKind.TRAIN: Kind(tabs=TABS, kept="", trains_by_iteration=True),
@@ -62,7 +62,7 @@ KINDS: Mapping[RunKind, Kind] = MappingProxyType(
             tabs=_tabs("timeline"), kept="", charts=("reward", "solve", "steps", "kept", "loss", "time")
         ),
         RunKind.SFT: Kind(
-            tabs=("checkpoints", "events", "log", "configuration"),
+            tabs=("system", "checkpoints", "events", "log", "configuration"),
             kept="",
             charts=("loss", "rate", "grad"),
             unit="optimizer steps",
@@ -77,7 +77,8 @@ KINDS: Mapping[RunKind, Kind] = MappingProxyType(
         ),
         RunKind.VERIFIER: Kind(tabs=_SCORES, kept="Scores are kept."),
         RunKind.REGRADE: Kind(
-            tabs=("verdicts", "sandboxes", "events", "log", "configuration"), kept="New verdicts are kept."
+            tabs=("verdicts", "sandboxes", "system", "events", "log", "configuration"),
+            kept="New verdicts are kept.",
         ),
         RunKind.CURATE: Kind(
             tabs=_ROWS,

@@ -19,6 +19,23 @@ TOKENS: dict[str, list[float]] = {
 }
 
 
+GB = 1_000_000_000
+
+
+def machine_use(**changes: Any) -> dict[str, Any]:
+    """Return the fields of a ``system_sampled`` event."""
+    return {
+        "seconds": 10.0, "cores": 8, "cpu_engine": 1.5, "cpu_children": 2.0, "cpu_machine": 4.0,
+        "memory_engine": 3 * GB, "memory_children": 2 * GB, "memory_machine": 9 * GB,
+        "memory_total": 64 * GB, "processes": 12, "folder": GB, "disk_free": 100 * GB,
+        "gpus": [
+            {"index": index, "use": 0.25 * (1 + index), "memory": 40 * GB, "memory_total": 80 * GB}
+            for index in range(2)
+        ],
+        **changes,
+    }  # fmt: skip
+
+
 def spooled(run_dir: Path, kind: str = "") -> list[dict[str, Any]]:
     """Return the complete events of a run folder, or those of a type."""
     events = [json.loads(line.data) for line in read_lines(run_dir / SPOOL_NAME)]

@@ -11,7 +11,7 @@ from typing import Any
 from django.conf import settings
 
 from tests.builders.web.evaluation_builders import FIRST, SECOND, evaluated, scored
-from tests.builders.web.event_builders import T0, Stream
+from tests.builders.web.event_builders import T0, Stream, machine_use
 from tests.builders.web.page_builders import Yard
 from tests.builders.web.web_builders import launched, make_run, post
 from tests.e2e.pages.test_hostile import HOSTILE, hostile_news
@@ -72,7 +72,7 @@ def make_site() -> Site:
 
 
 def add_rollouts(yard: Yard) -> None:
-    """Add a long rollout with terminal colours, an imported one, and reports of the run's engines."""
+    """Add a long rollout with terminal colours, an imported one, and reports of engines and machine."""
     stream = yard.stream
     long, imported = yard.ref(0, 0, LONG_ROLLOUT), yard.ref(0, 0, IMPORTED_ROLLOUT)
     stream.add("trajectory_started", ref=long, sandbox_id="s")
@@ -97,6 +97,7 @@ def add_rollouts(yard: Yard) -> None:
             replica("engine-1", second + 13, state="left_out", detail="it lags"),
         ]
         stream.add("engines_reported", replicas=replicas, queued=3, time=T0 + second)
+        stream.add("system_sampled", **machine_use(cpu_engine=1.5 + second / 40), time=T0 + second)
     yard.post()
 
 

@@ -165,7 +165,7 @@ def test_run_pauses_resumes_and_stops_in_order(home: Path) -> None:
     last = events(run_dir)[-1]
     assert (last["type"], last["state"], last["reason"]) == ("run_finished", "stopped", "a person stopped it")
     between = types[types.index("run_paused") + 1 : types.index("run_resumed")]
-    assert set(between) <= {"sandboxes_changed", "pool_status"}
+    assert set(between) <= {"sandboxes_changed", "pool_status", "system_sampled"}
     started = Counter(str(event["ref"]) for event in of_type(run_dir, "trajectory_started"))
     assert Counter(str(event["ref"]) for event in of_type(run_dir, "trajectory_finished")) == started
     assert sandboxes(home) == []

@@ -205,6 +205,13 @@ def _engines(payload: Payload) -> str:
     return ", ".join(f"{count} {state}" for state, count in states.items())
 
 
+def _system(payload: Payload) -> str:
+    processors = payload.get("cpu_engine", 0.0) + payload.get("cpu_children", 0.0)
+    memory = payload.get("memory_engine", 0) + payload.get("memory_children", 0)
+    cores = _counted(payload.get("cores", 0), "core")
+    return f"{processors:.1f} of {cores} and {memory / 1e9:.1f} GB of memory in use"
+
+
 _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "run_started": _run_started,
     "run_planned": lambda payload: _counted(payload.get("total_iterations", 0), "iteration"),
@@ -230,4 +237,5 @@ _SENTENCES: Mapping[str, Callable[[Payload], str]] = {
     "sandboxes_changed": _sandboxes,
     "pool_status": _pool,
     "engines_reported": _engines,
+    "system_sampled": _system,
 }

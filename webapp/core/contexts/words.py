@@ -106,6 +106,7 @@ EVENTS = {
     "step_finished": "step", "group_finished": "advantages", "trajectory_trained": "token trace",
     "group_admitted": "group admitted", "batch_selected": "batch selected", "task_validated": "row validated",
     "sandboxes_changed": "sandboxes", "pool_status": "sandbox pool", "engines_reported": "engines",
+    "system_sampled": "machine use",
     "evaluation_finished": "evaluation ended", "tasks_selected": "tasks selected",
 }  # fmt: skip
 """Types of events."""

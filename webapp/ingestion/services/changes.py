@@ -13,6 +13,7 @@ from typing import Any
 from engine.events import types as e
 from engine.events.engines import EnginesReported
 from engine.events.sandboxes import PoolStatus, SandboxesChanged
+from engine.events.system import SystemSampled
 from webapp.runs.models.runs import Run
 
 MAX_NAMED = 200
@@ -24,8 +25,8 @@ class Changes:
     """Changed areas of a run, and changed groups and rollouts."""
 
     areas: set[str] = field(default_factory=set)
-    """``run`` (any page of the run), ``progress``, ``rollouts``, ``pool``, ``steps``, ``scans``,
-    ``labels``; the last two by other services."""
+    """``run`` (any page of the run), ``progress``, ``rollouts``, ``pool``, ``system``, ``steps``,
+    ``scans``, ``labels``; the last two by other services."""
     groups: set[tuple[str, int, str]] = field(default_factory=set)
     """Groups (phase, iteration, task) whose rollouts, advantages or number of siblings changed."""
     rollouts: set[tuple[str, int, str, int]] = field(default_factory=set)
@@ -63,6 +64,8 @@ def changes_of(run: Run, events: Iterable[e.AnyEvent]) -> Changes:
                 changes.groups.add((event.phase, event.iteration, event.task_id))
             case SandboxesChanged() | PoolStatus() | EnginesReported():
                 changes.areas.add("pool")
+            case SystemSampled():
+                changes.areas.add("system")
             case e.RunProgress():
                 changes.areas.add("progress")
             case _:

@@ -29,6 +29,7 @@ from webapp.runs.contexts.collection import goal_of
 from webapp.runs.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.runs.contexts.engines import EnginesView, build_engines
 from webapp.runs.contexts.solve_map import TasksPanel, build_tasks
+from webapp.runs.contexts.system import SystemPanel, build_system_panel
 from webapp.runs.contexts.timeline import TimelinePanel, build_timeline
 from webapp.runs.kinds import kind_of
 from webapp.runs.models.events import Event
@@ -178,6 +179,7 @@ Panel = (
     | EvaluationPanel
     | EnginesPanel
     | SandboxesPanel
+    | SystemPanel
     | CheckpointsPanel
     | EventsPanel
     | LogPanel
@@ -207,6 +209,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
             return EnginesPanel(view=build_engines(run))
         case "sandboxes":
             return SandboxesPanel(view=pool_view(run.pk))
+        case "system":
+            return build_system_panel(run)
         case "checkpoints":
             rows, total = build_checkpoints(run)
             return CheckpointsPanel(rows=rows, total=total)

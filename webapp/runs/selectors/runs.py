@@ -198,12 +198,12 @@ def _events(run: Run, kind: str) -> QuerySet[Event]:
         return events.filter(type=kind)
     # Two clauses: the first is word for word the condition of the index.
     return events.exclude(type="step_finished").exclude(
-        type__in=["sandboxes_changed", "pool_status", "engines_reported"]
+        type__in=["sandboxes_changed", "pool_status", "engines_reported", "system_sampled"]
     )
 
 
 def run_events(run: Run, *, kind: str, before: int | None, size: int = 100) -> list[Event]:
-    """Return events newest first; steps and sandbox reports only if selected by ``kind``."""
+    """Return events newest first; steps and periodic reports only if selected by ``kind``."""
     events = _events(run, kind)
     if before:
         events = events.filter(seq__lt=before)
