@@ -36,7 +36,7 @@ from webapp.ingestion import cli as ingestion
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
 from webapp.rollouts.cli import scanners, trajectories
-from webapp.runs.cli import alerts, control, launch, models, plan, quickstart, system
+from webapp.runs.cli import alerts, control, launch, machine, models, plan, quickstart
 from webapp.sandboxes import cli as sandboxes
 from webapp.supervisor.cli import doctor, services
 
@@ -88,7 +88,7 @@ _run = command_group("Launch, list, control, edit and compare runs.")
 for _commands in (
     launch.app,
     control.app,
-    system.app,
+    machine.app,
     experiments.run_app,
     rollouts.app,
     regrade.app,

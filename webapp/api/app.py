@@ -26,7 +26,7 @@ from webapp.ingestion import api as ingest
 from webapp.ingestion.services import ingest as ingest_service
 from webapp.rollouts.api import annotations as annotation_routes
 from webapp.rollouts.api import scanners, search, tokens, trajectories, what_if
-from webapp.runs.api import alerts, logs, plans, runs, system, timelines
+from webapp.runs.api import alerts, files, logs, plans, runs, system, timelines
 from webapp.runs.api import checkpoints as run_checkpoints
 from webapp.runs.api import edits as run_edits
 from webapp.runs.services.attempts import NoTokenError
@@ -58,6 +58,7 @@ api.add_router("", datasets.router)
 api.add_router("", endpoints.router)
 api.add_router("", evaluations.router)
 api.add_router("", experiments.router)
+api.add_router("", files.router)
 api.add_router("", ingest.router)
 api.add_router("", logs.router)
 api.add_router("", plans.router)

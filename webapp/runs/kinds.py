@@ -14,7 +14,7 @@ from engine.types import RunKind
 
 TABS = (
     "groups", "trajectories", "behaviours", "tasks", "timeline", "evaluation", "engines", "sandboxes",
-    "system", "checkpoints", "events", "log", "configuration",
+    "system", "checkpoints", "events", "log", "files", "configuration",
 )  # fmt: skip
 _CHARTS = ("reward", "solve", "steps", "response", "thinking", "termination")
 
@@ -53,8 +53,8 @@ def _tabs(*without: str) -> tuple[str, ...]:
     return tuple(name for name in TABS if name not in without)
 
 
-_SCORES = ("scores", "system", "events", "log", "configuration")
-_ROWS = ("events", "sandboxes", "system", "log", "configuration")
+_SCORES = ("scores", "system", "events", "log", "files", "configuration")
+_ROWS = ("events", "sandboxes", "system", "log", "files", "configuration")
 KINDS: Mapping[RunKind, Kind] = MappingProxyType(
     {
         RunKind.TRAIN: Kind(tabs=TABS, kept="", trains_by_iteration=True),
@@ -62,7 +62,7 @@ KINDS: Mapping[RunKind, Kind] = MappingProxyType(
             tabs=_tabs("timeline"), kept="", charts=("reward", "solve", "steps", "kept", "loss", "time")
         ),
         RunKind.SFT: Kind(
-            tabs=("system", "checkpoints", "events", "log", "configuration"),
+            tabs=("system", "checkpoints", "events", "log", "files", "configuration"),
             kept="",
             charts=("loss", "rate", "grad"),
             unit="optimizer steps",
@@ -77,7 +77,7 @@ KINDS: Mapping[RunKind, Kind] = MappingProxyType(
         ),
         RunKind.VERIFIER: Kind(tabs=_SCORES, kept="Scores are kept."),
         RunKind.REGRADE: Kind(
-            tabs=("verdicts", "sandboxes", "system", "events", "log", "configuration"),
+            tabs=("verdicts", "sandboxes", "system", "events", "log", "files", "configuration"),
             kept="New verdicts are kept.",
         ),
         RunKind.CURATE: Kind(

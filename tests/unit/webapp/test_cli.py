@@ -32,7 +32,7 @@ COMMANDS = {
     "demo", "up", "quickstart", "doctor", "plan", "collect", "search",
     *(f"run {name}" for name in (
         "launch", "list", "stop", "token", "pause", "resume", "clone", "edit", "log", "compare", "timeline",
-        "what-if", "export", "regrade", "flips", "tasks", "behaviours", "system",
+        "what-if", "export", "regrade", "flips", "tasks", "behaviours", "system", "files",
     )),
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty",

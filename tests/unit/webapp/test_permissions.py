@@ -28,7 +28,7 @@ OPERATORS = {
     "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
     "dataset-validate", "dataset-harden", "task-quarantine", "run-selected", "experiment-new",
     "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
-    "annotation-remove", "scanner-save", "scanner-remove",
+    "annotation-remove", "scanner-save", "scanner-remove", "run-file",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove", "scanner-scan"}
 """Pages by the least role that opens them; viewers open all other pages."""
@@ -41,7 +41,8 @@ API_OPERATORS = {
             "start", "stop", "token", "pause", "resume", "clone", "edit", "archive", "restore", "acknowledge",
         )
     ),
-    "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log", "POST /pool/reap",
+    "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log",
+    "GET /runs/{int:run_id}/files", "GET /runs/{int:run_id}/files/{path:name}", "POST /pool/reap",
     "POST /alerts/{int:alert_id}/acknowledge", "POST /imports", "GET /datasets/{name}/export",
     "POST /datasets/{name}/sync", "POST /datasets/{name}/validate", "POST /datasets/{name}/harden",
     "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
@@ -114,10 +115,9 @@ def test_every_page_is_open_to_its_roles_only() -> None:
             continue
         assert (anonymous.status_code, anonymous.headers["Location"][:13]) == (302, "/login/?next="), name
         least = least_role(name, OPERATORS, ADMINISTRATORS)
-        # The disk has no checkpoint, the trainer recorded no tokens, and the address names no two rollouts.
-        opened = (
-            (404,) if name in {"run-checkpoint", "token-arithmetic", "trajectory-compare"} else (200, 405)
-        )
+        # The disk has no files, the trainer recorded no tokens, and the address names no two rollouts.
+        missing = {"run-checkpoint", "run-file", "token-arithmetic", "trajectory-compare"}
+        opened = (404,) if name in missing else (200, 405)
         for role in ROLES:
             expected = opened if ROLES.index(role) >= ROLES.index(least) else (403,)
             assert clients[role].get(address).status_code in expected, (name, role)

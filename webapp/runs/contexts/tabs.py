@@ -35,6 +35,7 @@ from webapp.runs.kinds import kind_of
 from webapp.runs.models.events import Event
 from webapp.runs.models.runs import Run, RunAttempt
 from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.files import RunFiles, list_files
 from webapp.runs.selectors.logs import LogTail, log_tail
 from webapp.sandboxes.contexts import PoolView, pool_view
 
@@ -158,6 +159,13 @@ class LogPanel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilesPanel:
+    """The files in the run's folder; None for those who may not see answers."""
+
+    files: RunFiles | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigurationPanel:
     """Every setting with the recipe's value beside it."""
 
@@ -183,6 +191,7 @@ Panel = (
     | CheckpointsPanel
     | EventsPanel
     | LogPanel
+    | FilesPanel
     | ConfigurationPanel
 )
 
@@ -218,6 +227,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
             return _events(run, params)
         case "log":
             return LogPanel(tail=log_tail(run.pk) if role.sees_answers else None)
+        case "files":
+            return FilesPanel(files=list_files(run.pk) if role.sees_answers else None)
         case "configuration":
             return _configuration(run)
         case _:

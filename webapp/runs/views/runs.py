@@ -20,19 +20,20 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from engine.errors import ConfigError
-from webapp.accounts.gate import operator, viewer
+from webapp.accounts.gate import answer_reader, operator, viewer
 from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of, posted_of
 from webapp.core.permissions import Person, check_change
 from webapp.core.services import audit
 from webapp.rollouts.services import annotations as annotation_writes
-from webapp.runs.contexts.downloads import checkpoint_download
+from webapp.runs.contexts.downloads import checkpoint_download, file_download
 from webapp.runs.contexts.edit_form import build_edit_conflict
 from webapp.runs.contexts.runs import build_run_detail, build_run_list, build_selected_runs
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import alerts as alert_reads
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import find_checkpoint
+from webapp.runs.selectors.files import open_file
 from webapp.runs.services import edits as run_edits
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.edits import Edit, EditConflictError
@@ -180,6 +181,21 @@ def run_checkpoint(
         actor=person.user, action="checkpoint.export", run_id=run_id, target=f"checkpoint {iteration}"
     )
     return checkpoint_download(run, checkpoint)
+
+
+@answer_reader
+def run_file(
+    request: HttpRequest,  # noqa: ARG001 (the gate's signature)
+    person: Person,
+    run_id: int,
+    name: str,
+) -> StreamingHttpResponse:
+    """Return a file of a run as a download."""
+    opened = open_file(run_or_404(run_id).pk, name)
+    if opened is None:
+        raise Http404(f"Run {run_id} has no such file.")
+    audit.record(actor=person.user, action="file.export", run_id=run_id, target=f"file {name}"[:200])
+    return file_download(*opened)
 
 
 def _back(request: HttpRequest, run_id: int) -> HttpResponseRedirect:
