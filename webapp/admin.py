@@ -7,6 +7,7 @@ from webapp.core.admin import AuditEntryAdmin
 from webapp.core.admin_site import site
 from webapp.datasets.admin import DatasetAdmin, TaskAdmin
 from webapp.experiments.admin import ExperimentAdmin
+from webapp.notifications.admin import DeliveryAdmin, NotificationAdmin
 from webapp.rollouts.admin import AnnotationAdmin
 from webapp.runs.admin import AlertAdmin, RunAdmin
 
@@ -16,7 +17,9 @@ __all__ = [
     "ApiTokenAdmin",
     "AuditEntryAdmin",
     "DatasetAdmin",
+    "DeliveryAdmin",
     "ExperimentAdmin",
+    "NotificationAdmin",
     "PersonAdmin",
     "RunAdmin",
     "TaskAdmin",

@@ -33,6 +33,7 @@ from webapp.endpoints import cli as endpoints
 from webapp.evaluations.cli import evaluation, grade, regrade
 from webapp.experiments import cli as experiments
 from webapp.ingestion import cli as ingestion
+from webapp.notifications import cli as notifications
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
 from webapp.rollouts.cli import scanners, trajectories
@@ -111,6 +112,7 @@ for _name, _group in (
     ("alert", alerts.app),
     ("model", models.app),
     ("endpoint", endpoints.app),
+    ("notification", notifications.app),
     ("pool", sandboxes.app),
     ("account", accounts.app),
     ("ingest", ingestion.app),

@@ -8,6 +8,7 @@ from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
 from webapp.datasets.models.health import Proof, QuarantineDecision, Validation
 from webapp.endpoints.models import Endpoint
 from webapp.experiments.models import Experiment
+from webapp.notifications.models import Delivery, Notification
 from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scans import PatternScanner, Scan
@@ -37,6 +38,7 @@ __all__ = [
     "AuditEntry",
     "Checkpoint",
     "Dataset",
+    "Delivery",
     "Endpoint",
     "EngineReport",
     "EngineSample",
@@ -47,6 +49,7 @@ __all__ = [
     "Group",
     "ImportedFields",
     "Iteration",
+    "Notification",
     "PatternScanner",
     "Pool",
     "Proof",

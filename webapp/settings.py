@@ -64,6 +64,31 @@ def _database(url: str) -> dict[str, Any]:
     }
 
 
+def _email(url: str) -> dict[str, Any]:
+    """Return Django's settings of a mail server."""
+    schemes = {"smtp": (25, False, False), "smtp+tls": (587, True, False), "smtp+ssl": (465, False, True)}
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+        valid = parts.scheme in schemes and bool(parts.hostname)
+    except ValueError:  # a malformed host or port
+        valid = False
+    if not valid:  # the value may contain a password
+        raise ImproperlyConfigured(
+            "EMAIL_URL is not the address of a mail server: it must look like "
+            "smtp+tls://USER:PASSWORD@HOST:PORT, smtp+ssl://… or smtp://…"
+        )
+    default, starts_tls, is_tls = schemes[parts.scheme]
+    return {
+        "EMAIL_HOST": parts.hostname,
+        "EMAIL_PORT": port or default,
+        "EMAIL_HOST_USER": unquote(parts.username or ""),
+        "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
+        "EMAIL_USE_TLS": starts_tls,
+        "EMAIL_USE_SSL": is_tls,
+    }
+
+
 def _number(name: str, default: int) -> int:
     value = os.environ.get(name, "")
     try:
@@ -166,6 +191,15 @@ CELERY_BROKER_URL = REDIS_URL
 _RUNS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 TRAINYARD_RUNS_AT_ONCE = _number("TRAINYARD_RUNS_AT_ONCE", _RUNS_AT_ONCE)
 TRAINYARD_RUNS_PER_PERSON = _number("TRAINYARD_RUNS_PER_PERSON", 0)
+EMAIL_URL = os.environ.get("EMAIL_URL", "")
+"""Mail server for notifications; empty: no e-mail is sent."""
+if EMAIL_URL:
+    globals().update(_email(EMAIL_URL))
+DEFAULT_FROM_EMAIL = os.environ.get("EMAIL_FROM") or f"trainyard@{_PUBLIC.hostname or 'localhost'}"
+TRAINYARD_WEBHOOK_HOSTS = frozenset(
+    host.strip().lower() for host in os.environ.get("TRAINYARD_WEBHOOK_HOSTS", "").split(",") if host.strip()
+)
+"""Hosts of webhooks (HOST, HOST:PORT, or ``*`` for any) whose addresses may be private."""
 TRAINYARD_WEB_URL = os.environ.get("TRAINYARD_WEB_URL") or f"http://127.0.0.1:{_PORTS.web}"
 """Address under which engines reach the ingest API."""
 

@@ -17,6 +17,7 @@ from webapp.endpoints import views as endpoints
 from webapp.evaluations import views as evaluations
 from webapp.experiments.views import experiments, run_compare
 from webapp.experiments.views import launch as experiment_launch
+from webapp.notifications import views as notifications
 from webapp.overview.views import metrics, overview
 from webapp.rollouts.views import annotations as annotation_forms
 from webapp.rollouts.views import scanners, trajectories
@@ -146,6 +147,17 @@ urlpatterns = [
     path("healthz", health.healthz, name="healthz"),
     path("healthz/banner", health.outage_banner, name="outage-banner"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("notifications/", notifications.notification_list, name="notification-list"),
+    path(
+        "notifications/<int:notification_id>/test/",
+        notifications.notification_test,
+        name="notification-test",
+    ),
+    path(
+        "notifications/<int:notification_id>/remove/",
+        notifications.notification_remove,
+        name="notification-remove",
+    ),
     path("endpoints/", endpoints.endpoint_list, name="endpoint-list"),
     path("endpoints/save/", endpoints.endpoint_save, name="endpoint-save"),
     path("endpoints/<segment:name>/test/", endpoints.endpoint_test, name="endpoint-test"),

@@ -19,14 +19,17 @@ from django.conf import settings  # noqa: E402  (needs the app registry)
 from engine.errors import DatasetError  # noqa: E402
 from webapp.core.dispatch import TaskName  # noqa: E402
 from webapp.datasets.services import datasets  # noqa: E402
+from webapp.notifications.services import delivery  # noqa: E402
 from webapp.rollouts.services import scans  # noqa: E402
 from workers import lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0
 REAP_EVERY_S = 30.0
 SCAN_EVERY_S = 300.0
-SCAN_LIMIT_S = 120.0
-"""The service returns after a few seconds; the process of a task that does not is ended after this time."""
+NOTIFY_EVERY_S = 30.0
+TASK_LIMIT_S = 120.0
+"""Scans and notifications return after a few seconds; the process of a task that does not is ended after this
+time."""
 
 app = Celery("trainyard", broker=settings.CELERY_BROKER_URL)
 app.conf.update(
@@ -48,6 +51,11 @@ app.conf.update(
             "task": TaskName.REAP.value,
             "schedule": REAP_EVERY_S,
             "options": {"expires": REAP_EVERY_S},
+        },
+        "notify": {
+            "task": TaskName.NOTIFY.value,
+            "schedule": NOTIFY_EVERY_S,
+            "options": {"expires": NOTIFY_EVERY_S},
         },
         "scan": {
             "task": TaskName.SCAN.value,
@@ -90,7 +98,13 @@ def sync_dataset(name: str, run_id: int | None = None) -> None:
     datasets.sync(name=name, run_id=run_id)
 
 
-@app.task(name=TaskName.SCAN.value, time_limit=SCAN_LIMIT_S)
+@app.task(name=TaskName.SCAN.value, time_limit=TASK_LIMIT_S)
 def scan() -> None:
     """Scan trajectories for a few seconds, and send the task again if there may be more."""
     scans.sweep()
+
+
+@app.task(name=TaskName.NOTIFY.value, time_limit=TASK_LIMIT_S)
+def notify() -> None:
+    """Send due messages about runs for a few seconds, and send the task again if there may be more."""
+    delivery.sweep()

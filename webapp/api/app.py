@@ -24,6 +24,7 @@ from webapp.experiments import api as experiments
 from webapp.experiments.services import TextsConflictError
 from webapp.ingestion import api as ingest
 from webapp.ingestion.services import ingest as ingest_service
+from webapp.notifications import api as notifications
 from webapp.rollouts.api import annotations as annotation_routes
 from webapp.rollouts.api import scanners, search, tokens, trajectories, what_if
 from webapp.runs.api import alerts, files, logs, plans, runs, system, timelines
@@ -61,6 +62,7 @@ api.add_router("", experiments.router)
 api.add_router("", files.router)
 api.add_router("", ingest.router)
 api.add_router("", logs.router)
+api.add_router("", notifications.router)
 api.add_router("", plans.router)
 api.add_router("", pool.router)
 api.add_router("", run_checkpoints.router)

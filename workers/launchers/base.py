@@ -17,6 +17,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 SECRETS = frozenset(
     {
         "DATABASE_URL",
+        "EMAIL_URL",
         "REDIS_URL",
         "TRAINYARD_SECRET_KEY",
         "TRAINYARD_SEALING_KEYS",

@@ -246,6 +246,7 @@ def addresses(site: Site) -> dict[str, str]:
         "sandboxes of a run": f"/sandboxes/?run={run}",
         "endpoints": "/endpoints/",
         "endpoint": "/endpoints/?edit=hosted",
+        "notifications": "/notifications/",
         "scanners": "/scanners/",
         "experiments": "/experiments/",
         "new experiment": "/experiments/new/",

@@ -50,6 +50,7 @@ COMMANDS = {
     )),
     "alert list", "alert acknowledge",
     *(f"endpoint {name}" for name in ("add", "list", "test", "remove", "rotate")),
+    *(f"notification {name}" for name in ("add", "list", "remove", "test", "log")),
     "pool show", "pool reap",
     *(f"account {name}" for name in (
         "create", "token", "reset-password", "unlock", "sign-out", "ensure-admin",

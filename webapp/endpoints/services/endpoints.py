@@ -23,6 +23,7 @@ from engine.errors import ConfigError, Problem
 from engine.redaction import MIN_LENGTH
 from webapp.core.services import audit, sealing
 from webapp.endpoints.models import Endpoint
+from webapp.notifications.models import Notification
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PRINTABLE = re.compile(r"[!-~]*")
@@ -87,7 +88,9 @@ def remove(*, endpoint: Endpoint, actor: User | None = None) -> None:
 
 
 def rotate(*, actor: User | None = None) -> int:
-    """Encrypt every key under a new sealing key, remove the old ones; return the number of keys.
+    """Encrypt the secrets of endpoints and webhooks under a new sealing key; return their number.
+
+    The old sealing keys are removed.
 
     If the environment has the sealing keys, the first one encrypts; the others may be removed afterwards.
 
@@ -97,12 +100,17 @@ def rotate(*, actor: User | None = None) -> int:
     with sealing.locked():
         sealing.rotate_key()
         with transaction.atomic():
-            rows = list(Endpoint.objects.select_for_update().exclude(sealed_key=""))
-            for row in rows:
-                row.sealed_key = sealing.resealed(row.sealed_key)
-                row.save(update_fields=["sealed_key"])
-            audit.record(actor=actor, action="endpoint.rotate", changes={"keys": len(rows)})
+            count = _reseal(Endpoint, "sealed_key") + _reseal(Notification, "sealed")
+            audit.record(actor=actor, action="endpoint.rotate", changes={"keys": count})
         sealing.forget_old_keys()
+    return count
+
+
+def _reseal(model: type[Endpoint] | type[Notification], field: str) -> int:
+    """Encrypt a column anew under the newest sealing key; return the number of secrets."""
+    rows = list(model.objects.select_for_update().exclude(**{field: ""}).values_list("pk", field))
+    for pk, sealed in rows:
+        model.objects.filter(pk=pk).update(**{field: sealing.resealed(sealed)})
     return len(rows)
 
 

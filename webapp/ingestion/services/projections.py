@@ -25,6 +25,7 @@ from engine.types import RunKind, RunState
 from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.datasets.services import health
 from webapp.ingestion.services.engines import EngineStore
+from webapp.notifications.services import outbox
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.services import removal, traces
 from webapp.rollouts.services.regrades import RegradeStore
@@ -51,6 +52,7 @@ class Projection:
         self._regrades = RegradeStore(run)
         self._fields: dict[str, Any] = {}
         self._validated: list[ValidationRecord] = []
+        self._alerts: list[Alert] = []
 
     def apply(self, events: Iterable[e.AnyEvent]) -> None:
         """Project events, in order, inside the caller's transaction."""
@@ -64,6 +66,9 @@ class Projection:
         if self._validated:
             health.record(run=self._run, records=self._validated)
             self._validated = []
+        if self._alerts:
+            outbox.alerts_raised(run=self._run, alerts=self._alerts)
+            self._alerts = []
         if self._fields:
             Run.objects.filter(pk=self._run.pk).update(**self._fields)
             self._fields = {}
@@ -266,7 +271,7 @@ class Projection:
         )
 
     def _alert(self, event: e.Alert) -> None:
-        Alert.objects.create(
+        alert = Alert.objects.create(
             run=self._run,
             seq=event.seq,
             severity=event.severity,
@@ -276,6 +281,8 @@ class Projection:
             task_ids=event.task_ids,
             time=moment(event.time),
         )
+        if len(self._alerts) < outbox.MOST_ALERTS:
+            self._alerts.append(alert)
 
 
 def iteration_profile(run_id: int, iteration: int) -> dict[str, Any]:

@@ -12,13 +12,12 @@ import logging
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from django.db import InterfaceError, OperationalError, connection, transaction
+from django.db import InterfaceError, OperationalError, transaction
 from django.db.models import Case, F, TextField, When
 from django.db.models.functions import Cast, Left, Length, Right
 
@@ -28,6 +27,7 @@ from engine.scanners.rules import RULES, Hit
 from engine.scanners.trajectory import MOST_CHARS, ScannedStep, ScannedTrajectory, read_step
 from webapp.core.dispatch import TaskName, send
 from webapp.core.services import notifications
+from webapp.core.services.locks import alone
 from webapp.rollouts.models.scans import PatternScanner, Scan
 from webapp.rollouts.models.trajectories import Step, Trajectory
 from webapp.rollouts.selectors import scans as reads
@@ -107,7 +107,7 @@ def scan_pending() -> bool:
     Returns:
         Whether there may be more; False also if another process is scanning.
     """
-    with _alone() as is_alone:
+    with alone(_LOCK) as is_alone:
         ids = reads.next_pending(BATCH) if is_alone else []
         if ids:
             scan(trajectory_ids=ids, seconds=TASK_S)
@@ -118,19 +118,6 @@ def sweep() -> None:
     """Scan for a few seconds, and send the task that continues."""
     if scan_pending():
         send(TaskName.SCAN)
-
-
-@contextmanager
-def _alone() -> Iterator[bool]:
-    """Hold the lock of the process that scans; False if another process holds it."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", [_LOCK])
-        is_held = bool(cursor.fetchone()[0])
-        try:
-            yield is_held
-        finally:
-            if is_held:
-                cursor.execute("SELECT pg_advisory_unlock(%s)", [_LOCK])
 
 
 def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:

@@ -23,6 +23,7 @@ from engine.redaction import redact
 from engine.types import RunState, TerminationReason
 from webapp.core.services import audit, notifications
 from webapp.datasets.models.health import Validation
+from webapp.notifications.services import outbox
 from webapp.rollouts.models.regrades import Regrade
 from webapp.rollouts.models.scores import ExaminedTest, Score
 from webapp.rollouts.models.trajectories import Trajectory
@@ -140,10 +141,11 @@ def claim_relaunch(
     RunAttempt.objects.filter(run_id=run_id, ended_at=None).update(
         ended_at=timezone.now(), reason=reason, reason_detail=detail, out_of_memory=out_of_memory
     )
-    Alert.objects.create(
+    alert = Alert.objects.create(
         run=run, severity="warning", code="run.relaunched", time=timezone.now(), detail=detail,
         message=f"Attempt {epoch} was lost: {reason}. Attempt {epoch + 1} {_continuation(run)}.",
     )  # fmt: skip
+    outbox.alerts_raised(run=run, alerts=[alert])
     audit.record(
         actor=None, action="run.relaunch", run_id=run_id, changes={"reason": reason, "detail": detail}
     )

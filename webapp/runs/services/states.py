@@ -17,12 +17,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Case, F, Value, When
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 
 from engine.errors import TrainyardError
 from engine.types import RunState, TerminationReason
+from webapp.notifications.services import outbox
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.runs.models.runs import Run, RunAttempt
 from webapp.sandboxes.models import Pool, Sandbox
@@ -106,9 +108,11 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
         times[_SET_ONCE[to]] = Coalesce(F(_SET_ONCE[to]), now)
     if to in _SET_ALWAYS:
         times[_SET_ALWAYS[to]] = now
-    moved = Run.objects.filter(pk=run_id, state__in=sources).update(state=to.value, **(times | fields))
-    if moved and to in TERMINAL:
-        close(run_id=run_id)
+    with transaction.atomic(savepoint=False):
+        moved = Run.objects.filter(pk=run_id, state__in=sources).update(state=to.value, **(times | fields))
+        if moved and to in TERMINAL:
+            close(run_id=run_id)
+            outbox.run_ended(run_id=run_id, state=to)
     return bool(moved)
 
 
