@@ -17,7 +17,7 @@ from webapp.runs.selectors.system import SystemHistory
 
 PAGE_POINTS = 300
 """Largest number of points of a line on the page."""
-_GB = 1e9
+_GB, _MB = 1e9, 1e6
 _COLOURS = 8
 Points = list[tuple[float, float]]
 
@@ -112,10 +112,10 @@ def build_system_panel(run: Run) -> SystemPanel:
 
 
 def _machine(history: SystemHistory) -> Iterable[Quantity]:
-    def series(columns: Mapping[str, str], scale: float = 1.0) -> dict[str, Points]:
+    def series(columns: Mapping[str, str]) -> dict[str, Points]:
         return {
             name: [
-                (time, value / scale)
+                (time, value)
                 for time, value in zip(history.times, history.columns[column], strict=True)
                 if value is not None
             ]
@@ -130,13 +130,21 @@ def _machine(history: SystemHistory) -> Iterable[Quantity]:
 
     parts = ("engine", "children", "machine")
     yield Quantity("cpu", "Processor", "cores in use", series({name: f"cpu_{name}" for name in parts}))
-    yield Quantity("memory", "Memory", "GB", series({name: f"memory_{name}" for name in parts}, _GB))
+    yield _bytes("memory", "Memory", series({name: f"memory_{name}" for name in parts}))
     yield Quantity("gpu_use", "GPU utilisation", "share of time", gpus(lambda point: point.use), 1.0)
-    yield Quantity("gpu_memory", "GPU memory", "GB", gpus(lambda point: point.memory / _GB))
+    yield _bytes("gpu_memory", "GPU memory", gpus(lambda point: point.memory))
     yield Quantity("processes", "Child processes", "processes", series({"children": "processes"}))
-    yield Quantity("folder", "Run folder", "GB", series({"folder": "folder"}, _GB))
-    yield Quantity("disk_free", "Free disk space", "GB", series({"free": "disk_free"}, _GB))
+    yield _bytes("folder", "Run folder", series({"folder": "folder"}))
+    yield _bytes("disk_free", "Free disk space", series({"free": "disk_free"}))
     yield Quantity("sandboxes", "Sandboxes", "at once", series({"live": "live", "queued": "waiting"}))
+
+
+def _bytes(key: str, title: str, series: Mapping[str, Points]) -> Quantity:
+    """Return a quantity of bytes in GB, or in MB where all values are below one GB."""
+    highest = max((value for points in series.values() for _, value in points), default=0.0)
+    unit, scale = ("GB", _GB) if highest >= _GB else ("MB", _MB)
+    scaled = {name: [(time, value / scale) for time, value in points] for name, points in series.items()}
+    return Quantity(key, title, unit, scaled)
 
 
 def _engines(run: Run) -> Iterable[Quantity]:

@@ -8,7 +8,7 @@ import pytest
 
 from engine.events.types import EVENT_ADAPTER
 from tests.builders.sandbox_builders import pool
-from tests.builders.web.event_builders import Stream, ref
+from tests.builders.web.event_builders import Stream, machine_use, ref
 from webapp.core.permissions import Role
 from webapp.ingestion.services.changes import MAX_NAMED, changes_of
 from webapp.live.fragments import Subscription, is_affected
@@ -72,6 +72,14 @@ def test_pool_status_and_progress_affect_only_the_pages_that_show_them() -> None
     stream = Stream()
     stream.add("run_progress", message="m", done=1, total=2)
     assert affected(message(stream)) == {"run", "overview", "runs"}
+
+
+def test_reports_of_the_machine_affect_only_their_tab_and_the_events() -> None:
+    stream = Stream()
+    stream.add("system_sampled", **machine_use())
+    assert affected(message(stream)) == set()
+    assert affected(message(stream), tab="groups") == set()
+    assert affected(message(stream), tab="system") == {"run"}
 
 
 def test_other_events_and_numerous_changes_affect_every_page() -> None:
