@@ -142,6 +142,8 @@ def test_unreachable_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
         ("DATABASE_URL", "nonsense", "it must look like postgresql://USER:PASSWORD@HOST:PORT/NAME"),
         ("DATABASE_URL", "postgresql://me:secret@host:port/name", "it must look like postgresql://USER"),
         ("DATABASE_URL", "postgresql://me:secret@[host/name", "it must look like postgresql://USER"),
+        ("EMAIL_URL", "mail.example.org", "it must look like smtp+tls://USER:PASSWORD@HOST:PORT"),
+        ("EMAIL_URL", "smtp://me:secret@host:port", "it must look like smtp+tls://USER"),
         ("TRAINYARD_RUNS_AT_ONCE", "many", "is 'many': it must be a whole number"),
     ],
 )
