@@ -32,7 +32,7 @@ from engine.patches.sections import patch_hash
 from engine.sandbox.base import SandboxBackend
 from engine.types import CounterfactualOutcome, Grade, TaskRow, Verdict
 
-GRADER_VERSION = 2
+GRADER_VERSION = 3
 """Increase it when the verdict of the same task, patch and settings may change: stored verdicts of other
 versions are not reused."""
 _FROM_PATCH = "graded from the patch in a fresh sandbox; other changes in the agent's sandbox were ignored"

@@ -85,6 +85,8 @@ class Guard:
         self._codes: list[types.CodeType] = []
         self._items: list[tuple[Any, types.CodeType | None]] = []
         self._helpers = Helpers(self.trust)
+        # Tests of projects that need no frames or tracers remove these names from ``sys``.
+        self._frame, self._tracer, self._profiler = sys._getframe, sys.gettrace, sys.getprofile
         for name in watched:
             try:
                 module = importlib.import_module(name)
@@ -158,7 +160,7 @@ class Guard:
             # Tests of interpreters replace the main module; the recorder still uses its own.
             if sys.modules.get(name, module) is not module and name != "__main__":
                 self.found.add("%s was replaced" % name)
-        for kind, function in (("traced", sys.gettrace()), ("profiled", sys.getprofile())):
+        for kind, function in (("traced", self._tracer()), ("profiled", self._profiler())):
             if function is not None and not self._is_tracer(function):
                 self.found.add("the tests were %s by the project" % kind)
 
@@ -225,7 +227,7 @@ class Guard:
 
     def check_caller(self) -> None:
         """Add a finding if the project's code, instead of pytest's session, called the recorder."""
-        frame = None if self._is_subject else sys._getframe(1)
+        frame = None if self._is_subject else self._frame(1)
         while frame is not None and frame.f_code is not self._base:
             if self.trust.project(frame.f_code):
                 self.found.add("%s called pytest's hooks" % frame.f_code.co_name)

@@ -251,8 +251,10 @@ class _Look:
 
 def _is_frozen(path: str) -> bool:
     """Return whether a library module's code is frozen into the interpreter."""
-    folder, name = os.path.split(path)
-    return folder == _LIBRARY and _imp.is_frozen(name[: -len(".py")])
+    if not path.startswith(_LIBRARY + os.sep):
+        return False
+    name = path[len(_LIBRARY) + 1 : -len(".py")].replace(os.sep, ".")
+    return _imp.is_frozen(name) or name.startswith("importlib._bootstrap")  # these have other frozen names
 
 
 def _names(code: types.CodeType) -> "set[str]":

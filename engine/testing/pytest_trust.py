@@ -40,6 +40,7 @@ class Trust:
 
     def __init__(self, workdir: str, changed: "Iterable[str] | None" = None) -> None:
         self._root = os.path.realpath(workdir) + os.sep
+        self._toolchain = os.path.dirname(os.path.realpath(__file__)) + os.sep
         self._changed = None if changed is None else {os.path.realpath(path) for path in changed}
         self._since = time.time()
         self._known: dict[int, tuple[types.CodeType, bool]] = {}
@@ -53,7 +54,7 @@ class Trust:
         plugins = config.pluginmanager.get_plugins()
         files = {os.path.realpath(str(getattr(plugin, "__file__", ""))) for plugin in plugins}
         own = os.path.dirname(os.path.realpath(str(sys.modules["_pytest"].__file__))) + os.sep
-        packages = {_package(path) for path in files if _INSTALLED.search(path) and not path.startswith(own)}
+        packages = {_package(path) for path in files if self.is_installed(path) and not path.startswith(own)}
         # legacypath.py adds names to pytest's classes when pytest is configured.
         self._places = (self._root, own + "legacypath.py", *sorted(packages))
 
@@ -87,8 +88,9 @@ class Trust:
         return path.startswith(self._root) and not self.is_installed(path)
 
     def is_installed(self, path: str) -> bool:
-        """Return whether a file belongs to an installed package."""
-        return _INSTALLED.search(path) is not None
+        """Return whether a file belongs to an installed package; the driver's toolchain has some."""
+        in_toolchain = path.startswith(self._toolchain) and not path.startswith(self._root)
+        return in_toolchain or _INSTALLED.search(path) is not None
 
     def is_older(self, path: str) -> bool:
         """Return whether a file exists, and has not changed since the session began."""

@@ -41,7 +41,7 @@ _MAX_COMMAND = 60_000
 _MAX_ADDED = 3
 """Packages that are added because the tests miss a module."""
 _MAX_DETAIL, _MAX_MESSAGE = 2000, 300
-_VERSION = 4
+_VERSION = 5
 """Raise it when trials have other results for the same commit."""
 
 

@@ -149,9 +149,11 @@ HONEST = {
         "try:\n    from operator import eq as same\nexcept ImportError:\n    pass\n"
     },
     "functions of the interpreter's own library": {
-        "tests/deeper.py": "import abc, codecs, io, operator, os, stat\nfrom os.path import join\nLIMIT = 3\n"
+        "tests/deeper.py": "import abc, codecs, importlib.util, io, operator, os, stat\n"
+        "from os.path import join\nLIMIT = 3\n"
         "def same(found, wanted):\n    os.path.join(os.path.basename('a'), os.path.expanduser('b'))\n"
         "    join('a', abc.abstractmethod(same).__name__, stat.filemode(0))\n    codecs.open\n    io.open\n"
+        "    importlib.util.spec_from_file_location('a', importlib.util.find_spec('abc').origin)\n"
         "    operator.add(1, 2)\n    return operator.eq(found, wanted)\n"
     },
     "modules that are imported anew": {

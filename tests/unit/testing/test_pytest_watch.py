@@ -142,6 +142,11 @@ HONEST = {
         "tests/conftest.py": "import pytest\nfrom frozen import freeze, thaw\n@pytest.fixture(autouse=True)\n"
         "def frozen():\n    saved = freeze()\n    yield\n    thaw(saved)\n",
     },
+    "names removed from sys": {
+        "tests/test_lib.py": "import sys\nfrom lib import double\ndef test_double(monkeypatch):\n"
+        "    for name in ('_getframe', 'gettrace', 'getprofile'):\n"
+        "        monkeypatch.delattr(sys, name)\n    assert double(2) == 4\n"
+    },
     "pytest in a test": {
         "tests/test_lib.py": "import subprocess, sys\nfrom lib import double\ndef test_double(tmp_path):\n"
         "    (tmp_path / 'test_x.py').write_text('def test_x(): assert 0')\n"
@@ -159,8 +164,10 @@ def test_honest_projects_have_clean_records(tmp_path: Path, name: str) -> None:
     assert "PASSED" in record.outcomes.values()
 
 
-def test_an_installed_plugin_that_changes_the_runner_is_no_finding(tmp_path: Path) -> None:
-    plugin = "lib/python3/site-packages/pytest_changes.py"
+@pytest.mark.parametrize("folder", ["lib/python3/site-packages", "../nonce"])
+def test_an_installed_plugin_that_changes_the_runner_is_no_finding(tmp_path: Path, folder: str) -> None:
+    """Plugins lie in the interpreter's packages, or beside the recorder as in a toolchain."""
+    plugin = f"{folder}/pytest_changes.py"
     command = f"PYTHONPATH=$PYTHONPATH:{Path(plugin).parent} python -m pytest -q -p pytest_changes tests"
     record = run(tmp_path, {plugin: PLUGIN}, command)
     assert record is not None
