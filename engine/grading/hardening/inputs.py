@@ -1,4 +1,4 @@
-"""Calls of a project's functions with literal arguments: recorded ones, and ones with nearby arguments."""
+"""Calls of a project's functions and methods, recorded and with nearby arguments, and their results."""
 
 from __future__ import annotations
 
@@ -7,47 +7,67 @@ import json
 import keyword
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import islice, zip_longest
-from typing import Any
+from typing import Any, Literal, get_args
 
-from engine.grading.hardening.literals import NotLiteralError, render
+from engine.grading.hardening.literals import MAX_STEPS, OPERATORS, NotLiteralError, render
 from engine.python_syntax import python_literal
 
 _MAX_RECORDED, _MAX_CALLS, _NEARBY_OF_CALL, _VALUES_OF_SLOT = 80, 400, 24, 8
 """Limits of recorded calls, of all calls, of those near a recorded one, and of values from other calls."""
 _NOTHING = object()
 _NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
-_SHADOWS = frozenset({"list", "pytest", "set"})
+_SHADOWS = frozenset({"Expected", "list", "pytest", "repr", "set", "value"})
 """Names that generated tests use: an imported function must not replace them."""
 _MODULE = re.compile(rf"{_NAME.pattern}(?:\.{_NAME.pattern}){{0,9}}", re.ASCII)
 
 
+Form = Literal["value", "items", "repr", "attributes", "raises"]
+"""Kind of a result, see ``call_repeater``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Call of a name of a module, or of the object that an earlier step returned."""
+
+    name: str
+    """Dotted for a method of a class."""
+    arguments: str
+    """Source of the tuple of positional arguments; empty if an attribute is read."""
+    keywords: str
+    """Source of the dictionary of keyword arguments."""
+    returns: bool = True
+    """Whether the object of the later steps is the result; else it stays what it is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Call of a module's function.
+    """Steps of which the last has a result.
 
-    ``nearby``: whether its arguments were varied; the recorded ones are as a test has them.
+    ``nearby``: whether arguments were varied; the recorded ones are as a test has them.
     """
 
     module: str
-    function: str
-    arguments: str
-    """Source of the tuple of positional arguments."""
-    keywords: str
-    """Source of the dictionary of keyword arguments."""
+    steps: tuple[Step, ...]
     nearby: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name that the last step calls."""
+        return self.steps[-1].name
 
     @property
     def key(self) -> str:
         """Return 10 hex digits over the call."""
-        content = repr((self.module, self.function, self.arguments, self.keywords))
+        content = repr((self.module, [astuple(step) for step in self.steps]))
         return hashlib.sha256(content.encode()).hexdigest()[:10]
 
 
-_Recorded = tuple[Call, tuple[Any, ...], dict[str, Any]]
-"""A call with its positional and keyword arguments."""
-_Values = dict[tuple[str, str], dict[int | str, dict[str, Any]]]
+_Arguments = tuple[tuple[Any, ...], dict[str, Any]]
+_Recorded = tuple[Call, list[_Arguments]]
+"""A call with the positional and keyword arguments of each step."""
+_Values = dict[tuple[str, str, str], dict[int | str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +76,10 @@ class Observation:
 
     call: Call
     value: str
-    """Source of the result; of an iterator, the list of its items."""
-    iterator: bool
+    """Source of the result, as ``form`` says."""
+    form: Form = "value"
+    of_object: bool = False
+    """Whether the object of the last step is described instead of its result, None."""
 
 
 def parse_calls(data: bytes) -> list[Call]:
@@ -69,14 +91,13 @@ def parse_calls(data: bytes) -> list[Call]:
     for line in data.splitlines():
         try:
             item = json.loads(line)
-            arguments, keywords = python_literal(item["arguments"]), python_literal(item["keywords"])
-            call = _call(str(item["module"]), str(item["function"]), arguments, keywords)
+            call, arguments = _call(item["module"], item["steps"])
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        recorded.setdefault(call.key, (call, arguments, keywords))
+        recorded.setdefault(call.key, (call, arguments))
         if len(recorded) >= _MAX_RECORDED:
             break
-    calls = {key: call for key, (call, _, _) in recorded.items()}
+    calls = {key: call for key, (call, _) in recorded.items()}
     values = _values_of_slots(recorded.values())
     rounds = zip_longest(*(_nearby_calls(*item, values) for item in recorded.values()))
     for call in (call for turn in rounds for call in turn if call is not None):
@@ -92,25 +113,52 @@ def parse_results(data: bytes, calls: Sequence[Call]) -> list[Observation]:
     for line in data.splitlines():
         try:
             item = json.loads(line)
-            number, iterator = item["number"], item["iterator"] is True
-            value = render(python_literal(item["value"]))
-            if type(number) is int and 0 <= number < len(calls):
-                found.setdefault(number, Observation(calls[number], value, iterator))
+            number, form, value = item["number"], item["form"], python_literal(item["value"])
+            if type(number) is int and 0 <= number < len(calls) and _is_result(form, value):
+                of_object = item["of_object"] is True and len(calls[number].steps) > 1
+                found.setdefault(number, Observation(calls[number], render(value), form, of_object))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return [found[number] for number in sorted(found)]
 
 
-def _call(module: str, function: str, arguments: object, keywords: object, *, nearby: bool = False) -> Call:
-    """Return a call. Raises ValueError if a name is none, or an argument no literal within the limits."""
-    if type(arguments) is not tuple or type(keywords) is not dict:
+def _is_result(form: object, value: object) -> bool:
+    """Return whether a value is one of a form that tests can name."""
+    if form == "raises":
+        module, _, name = value.partition(":") if type(value) is str else ("", "", "")
+        return bool(_MODULE.fullmatch(module)) and all(map(_is_name, [*module.split("."), name]))
+    if form == "attributes":
+        return type(value) is dict and bool(value) and all(map(_is_name, value))
+    return form in get_args(Form) and (form != "repr" or type(value) is str)
+
+
+def _call(module: object, steps: object) -> tuple[Call, list[_Arguments]]:
+    """Return a call and its arguments. Raises ValueError if a part of it is not as the recorder writes it."""
+    if type(module) is not str or type(steps) is not list or not 0 < len(steps) <= MAX_STEPS:
+        raise ValueError("no steps")
+    if not (_MODULE.fullmatch(module) and all(map(_is_name, module.split(".")))):
+        raise ValueError("no name of a module")
+    made, given = [], []
+    for position, (name, arguments, keywords, returns) in enumerate(steps):
+        parts = name.split(".") if position == 0 else [name]
+        is_operator = position > 0 and name in OPERATORS
+        if len(parts) > 2 or not (
+            is_operator or all(_NAME.fullmatch(part) and _is_name(part) for part in parts)
+        ):
+            raise ValueError("no name")
+        if position == 0 and parts[0] in _SHADOWS:
+            raise ValueError("a name that tests use")
+        positional = python_literal(arguments) if arguments else ()
+        named = python_literal(keywords)
+        made.append(_step(name, positional, named, returns=returns is True, reads=not arguments))
+        given.append((positional, named))
+    return Call(module, tuple(made)), given
+
+
+def _step(name: str, positional: object, named: object, *, returns: bool, reads: bool = False) -> Step:
+    if type(positional) is not tuple or type(named) is not dict or not all(map(_is_name, named)):
         raise ValueError("no arguments")
-    names = [*module.split("."), function, *keywords]
-    if not (_MODULE.fullmatch(module) and _NAME.fullmatch(function)) or function in _SHADOWS:
-        raise ValueError("no name of a function")
-    if not all(map(_is_name, names)):
-        raise ValueError("no name")
-    return Call(module, function, render(arguments), render(keywords), nearby)
+    return Step(name, "" if reads else render(positional), render(named), returns)
 
 
 def _is_name(name: object) -> bool:
@@ -125,41 +173,53 @@ def _is_name(name: object) -> bool:
 
 
 def _values_of_slots(recorded: Iterable[_Recorded]) -> _Values:
-    """Return the function's module and name → position or keyword → different recorded values."""
+    """Return function → position or keyword → different recorded values."""
     values: _Values = {}
-    for call, arguments, keywords in recorded:
-        slots = values.setdefault((call.module, call.function), {})
-        given: list[tuple[int | str, Any]] = [*enumerate(arguments), *keywords.items()]
-        for slot, value in given:
-            slots.setdefault(slot, {}).setdefault(render(value), value)
+    for call, arguments in recorded:
+        for step, (positional, named) in zip(call.steps, arguments, strict=True):
+            slots = values.setdefault(_function(call, step), {})
+            given: list[tuple[int | str, Any]] = [*enumerate(positional), *named.items()]
+            for slot, value in given:
+                slots.setdefault(slot, {}).setdefault(render(value), value)
     return values
 
 
-def _nearby_calls(
-    call: Call, arguments: tuple[Any, ...], keywords: dict[str, Any], values: _Values
-) -> Iterator[Call]:
-    """Yield calls in which one argument is a nearby value or that of another recorded call, in turn."""
-    slots = values[call.module, call.function]
+def _function(call: Call, step: Step) -> tuple[str, str, str]:
+    """Return what identifies the function of a step: its module, and the names by which it is reached."""
+    return call.module, call.steps[0].name, "" if step is call.steps[0] else step.name
+
+
+def _nearby_calls(call: Call, arguments: list[_Arguments], values: _Values) -> Iterator[Call]:
+    """Yield calls in which one argument is a nearby value or that of another recorded call, in turn.
+
+    Arguments of the last step go first.
+    """
     varied = []
-    for slot, recorded in slots.items():
-        if isinstance(slot, int) and slot >= len(arguments):
-            continue
-        own = arguments[slot] if isinstance(slot, int) else keywords.get(slot)
-        pairs = zip_longest(
-            nearby_values(own), islice(recorded.values(), _VALUES_OF_SLOT), fillvalue=_NOTHING
-        )
-        varied.append([(slot, value) for pair in pairs for value in pair if value is not _NOTHING])
+    for position in reversed(range(len(call.steps))):
+        positional, named = arguments[position]
+        for slot, recorded in values.get(_function(call, call.steps[position]), {}).items():
+            if isinstance(slot, int) and slot >= len(positional):
+                continue
+            own = positional[slot] if isinstance(slot, int) else named.get(slot)
+            pairs = zip_longest(
+                nearby_values(own), islice(recorded.values(), _VALUES_OF_SLOT), fillvalue=_NOTHING
+            )
+            varied.append(
+                [(position, slot, value) for pair in pairs for value in pair if value is not _NOTHING]
+            )
     turns = (change for turn in zip_longest(*varied) for change in turn if change is not None)
-    for slot, value in islice(turns, _NEARBY_OF_CALL):
-        positional, named = arguments, keywords
+    for position, slot, value in islice(turns, _NEARBY_OF_CALL):
+        step, (positional, named) = call.steps[position], arguments[position]
         if isinstance(slot, int):
-            positional = (*arguments[:slot], value, *arguments[slot + 1 :])
+            positional = (*positional[:slot], value, *positional[slot + 1 :])
         else:
-            named = {**keywords, slot: value}
+            named = {**named, slot: value}
         try:
-            yield _call(call.module, call.function, positional, named, nearby=True)
+            changed = _step(step.name, positional, named, returns=step.returns)
         except NotLiteralError:
             continue
+        steps = (*call.steps[:position], changed, *call.steps[position + 1 :])
+        yield Call(call.module, steps, nearby=True)
 
 
 def nearby_values(value: Any) -> list[Any]:

@@ -1,6 +1,8 @@
 """Bounded literals: values that can be written as Python source and read back without running code.
 
-This file also runs in sandboxes, beside ``call_program``: it needs the standard library alone.
+Limits of the calls in which they are arguments lie here as well.
+
+This file also runs in sandboxes, beside ``call_recorder``: it needs the standard library alone.
 """
 
 from __future__ import annotations
@@ -11,6 +13,15 @@ from typing import Any
 
 MAX_CHARS, MAX_VALUES, MAX_DEPTH, MAX_BITS = 3_000, 200, 5, 128
 """Limits of one literal: length of its text, number of values in it, nesting, bits of an integer."""
+
+
+MAX_STEPS = 8
+"""Limit of the steps of one call, see ``call_recorder``."""
+OPERATORS = frozenset({
+    "__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__len__", "__iter__",
+    "__bool__", "__str__",
+})  # fmt: skip
+"""Special methods that count as public."""
 
 
 class NotLiteralError(ValueError):

@@ -11,7 +11,7 @@ import ast
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ _MAX_BYTES = 4 << 20
 _TIMES_SLOWER = 10.0
 """Factor of the tests' time limit while calls are recorded."""
 _REPEAT_S = 120.0
-"""Time limit of one repetition of all calls, seconds; above ``_FIRST_S`` of ``call_program``."""
+"""Time limit of one repetition of all calls, seconds; above ``_FIRST_S`` of ``call_repeater``."""
 _HERE = Path(__file__).parent
 
 
@@ -65,7 +65,8 @@ async def observe(
         "results": _RESULTS,
     }
     overlay = {
-        f"{_FOLDER}/trainyard_calls.py": (_HERE / "call_program.py").read_bytes(),
+        f"{_FOLDER}/trainyard_calls.py": (_HERE / "call_recorder.py").read_bytes(),
+        f"{_FOLDER}/trainyard_repeat.py": (_HERE / "call_repeater.py").read_bytes(),
         f"{_FOLDER}/trainyard_literals.py": (_HERE / "literals.py").read_bytes(),
         f"{_FOLDER}/trainyard_calls.json": json.dumps(settings).encode(),
     }
@@ -141,7 +142,7 @@ async def _repeated(box: Sandbox, calls: Sequence[Call]) -> list[Observation]:
 
     The second process repeats the calls that have a result: both fit into the time limit.
     """
-    program = f"python3 -S -P -B {_FOLDER}/trainyard_calls.py"
+    program = f"python3 -S -P -B {_FOLDER}/trainyard_repeat.py"
     first = await _results(box, program, calls, {"PYTHONHASHSEED": "1"})
     calls = [observation.call for observation in first]
     again = await _results(box, f"{program} later", calls, {"PYTHONHASHSEED": "2", "TZ": "Asia/Kolkata"})
@@ -152,8 +153,7 @@ async def _results(
     box: Sandbox, command: str, calls: Sequence[Call], environment: Mapping[str, str]
 ) -> list[Observation]:
     lines = [
-        json.dumps({name: getattr(call, name) for name in ("module", "function", "arguments", "keywords")})
-        for call in calls
+        json.dumps({"module": call.module, "steps": [astuple(step) for step in call.steps]}) for call in calls
     ]
     await box.write_file(_CALLS, "\n".join(lines).encode())
     await box.write_file(_RESULTS, b"")

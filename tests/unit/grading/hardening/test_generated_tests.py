@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from engine.grading.hardening import literals
 from engine.grading.hardening.generated_tests import generated_name, is_comparable, write_test_file
-from engine.grading.hardening.inputs import Call, Observation, nearby_values, parse_calls, parse_results
+from engine.grading.hardening.inputs import Call, Observation, Step, nearby_values, parse_calls, parse_results
 from engine.grading.hardening.literals import MAX_BITS, MAX_CHARS, NotLiteralError, render
 from engine.grading.hardening.recording import changed_functions
 from engine.grading.hardening.trial import Hardening, Trial, choose_tests, hardened_row
@@ -32,7 +33,8 @@ class Forged(str):
 
 
 def observation(value: str, *, nearby: bool = False, arguments: str = "(1,)") -> Observation:
-    return Observation(Call("pkg.mod", "func", arguments, "{'key': 'x'}", nearby), value, iterator=False)
+    call = Call("pkg.mod", (Step("func", arguments, "{'key': 'x'}"),), nearby)
+    return Observation(call, value)
 
 
 @pytest.mark.parametrize(
@@ -64,36 +66,51 @@ def test_equal_sets_have_equal_literals() -> None:
     )
 
 
+def line(*steps: object, module: object = "pkg.mod") -> bytes:
+    return json.dumps({"module": module, "steps": steps}).encode()
+
+
 def test_hostile_records_are_left_out() -> None:
-    good = {"module": "pkg.mod", "function": "func", "arguments": "(1,)", "keywords": "{'key': 'x'}"}
-    bad: list[object] = [
-        [], 3, {}, {**good, "module": "pkg; import os"}, {**good, "module": "__main__"},
-        {**good, "function": "f()"}, {**good, "function": "f\n"}, {**good, "arguments": "(open('x'),)"},
-        {**good, "arguments": "[1]"}, {**good, "arguments": "(" * 5000}, {**good, "keywords": "{'class': 1}"},
-        {**good, "keywords": "{1: 1}"}, {**good, "keywords": "{'a b': 1}"}, {**good, "arguments": "(1e999,)"},
-        {**good, "keywords": "{'__debug__': 1}"}, {**good, "keywords": "{'__\uff44ebug__': 1}"},
-        {**good, "function": "list"}, {**good, "function": "pytest"}, {**good, "function": "set"},
+    good = ["func", "(1,)", "{'key': 'x'}", True]
+    odd: list[object] = [[], 3, {}, {"module": "m", "steps": {}}]
+    bad = [
+        json.dumps(value).encode() for value in odd
+    ] + [
+        line(), line(good, module="pkg; import os"), line(good, module="__main__"), line(good, module=3),
+        line("abcd"), line([*good, 1]), line(*[good] * 9), line(good, ["a.b", *good[1:]]),
+        line(good, ["__class__", *good[1:]]), line(["__call__", *good[1:]]),
+        *(line([name, *good[1:]]) for name in ("f()", "f\n", "a.b.c", "list", "pytest", "value", "_f")),
+        *(line(["func", text, "{}", True]) for text in ("(open('x'),)", "[1]", "(" * 5000, "(1e999,)")),
+        *(line(["func", "()", text, True]) for text in (
+            "{'class': 1}", "{1: 1}", "{'a b': 1}", "{'__debug__': 1}", "{'__\uff44ebug__': 1}", "",
+        )),
     ]  # fmt: skip
-    lines = [json.dumps(item).encode() for item in [*bad, good, good]]
-    calls = parse_calls(b"\n".join([b"\xff{", *lines, b"[" * 100_000]))
-    assert [call for call in calls if not call.nearby] == [Call("pkg.mod", "func", "(1,)", "{'key': 'x'}")]
-    assert any(call.arguments == "(2,)" for call in calls)
-    results = [
-        {"number": 0, "value": "{3, 1}", "iterator": False}, {"number": 0, "value": "2", "iterator": True},
-        {"number": -1, "value": "1", "iterator": False}, {"number": 10**9, "value": "1", "iterator": False},
-        {"number": True, "value": "1", "iterator": False}, {"number": 1, "value": "f()", "iterator": False},
+    calls = parse_calls(b"\n".join([b"\xff{", *bad, line(good), line(good), b"[" * 100_000]))
+    step = Step("func", "(1,)", "{'key': 'x'}")
+    assert [call for call in calls if not call.nearby] == [Call("pkg.mod", (step,))]
+    assert any(call.steps[0].arguments == "(2,)" for call in calls)
+
+
+def test_hostile_results_are_left_out() -> None:
+    calls = parse_calls(line(["func", "(1,)", "{}", True]))
+    good = {"number": 0, "value": "{3, 1}", "form": "value", "of_object": True}
+    bad = [
+        {**good, "value": "f()"}, {**good, "number": -1}, {**good, "number": 10**9}, {**good, "number": True},
+        {**good, "form": "code"}, {**good, "form": []}, {**good, "form": "repr"},
+        *({**good, "form": "raises", "value": repr(name)} for name in (
+            "os", "a b:C", "builtins:C()", "builtins:__import__('os')", "m:a.b", "m:\nC", 3,
+        )),
+        *({**good, "form": "attributes", "value": text} for text in ("{}", "[]", "{'a.b': 1}", "{'a()': 1}")),
     ]  # fmt: skip
+    results = [*bad, good, {**good, "value": "2"}]
     data = b"\n".join(json.dumps(item).encode() for item in results)
-    assert parse_results(data, calls) == [Observation(calls[0], "{1, 3}", iterator=False)]
+    assert parse_results(data, calls) == [Observation(calls[0], "{1, 3}")]
 
 
 def test_nearby_inputs_take_arguments_of_other_calls() -> None:
     calls = [("('a',)", "{}"), ("('b',)", "{'mode': 'php'}")]
-    data = b"\n".join(
-        json.dumps({"module": "m", "function": "f", "arguments": arguments, "keywords": keywords}).encode()
-        for arguments, keywords in calls
-    )
-    found = {(call.arguments, call.keywords) for call in parse_calls(data)}
+    data = b"\n".join(line(["f", arguments, keywords, True], module="m") for arguments, keywords in calls)
+    found = {(call.steps[0].arguments, call.steps[0].keywords) for call in parse_calls(data)}
     assert {("('a',)", "{'mode': 'php'}"), ("('b',)", "{}")} & found
     assert ("('',)", "{}") in found
     assert nearby_values(None) == []
@@ -111,6 +128,8 @@ def test_generated_tests_have_literals_only() -> None:
     texts = [ast.unparse(node) for node in ast.walk(tree) if isinstance(node, ast.Assert)]
     assert texts[1:] == ["assert func(key='x') is None", "assert func(2, key='x') == pytest.approx(0.1)"]
     assert [is_comparable(observation(value)) for value in ("0.1", "[0.1]", "[1]")] == [True, False, True]
+    described = [replace(observation(repr(text)), form="repr") for text in ("<A at 0x7f>", "A(0.5)", "A(5)")]
+    assert list(map(is_comparable, described)) == [False, False, True]
 
 
 def test_few_tests_of_recorded_inputs_are_chosen() -> None:
@@ -149,18 +168,19 @@ def test_earlier_hardening_is_kept_in_the_metadata() -> None:
 
 def test_recorder_survives_attributes_that_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = Path(literals.__file__).parent
-    for name in ("call_program", "literals"):
-        (tmp_path / f"trainyard_{name}.py").write_bytes((folder / f"{name}.py").read_bytes())
+    for name, source in (("calls", "call_recorder"), ("literals", "literals")):
+        (tmp_path / f"trainyard_{name}.py").write_bytes((folder / f"{source}.py").read_bytes())
     (tmp_path / "lazily.py").write_text(
         "class Lazy:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n\n\n"
         "lazy = Lazy()\n\n\ndef double(value):\n    return value * 2\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    program, lazily = (importlib.import_module(name) for name in ("trainyard_call_program", "lazily"))
+    program, lazily = (importlib.import_module(name) for name in ("trainyard_calls", "lazily"))
     settings = {"workdir": str(tmp_path), "tests": [], "changed": {}, "calls": ""}
     try:
-        functions = program.CallRecorder(settings)._functions()
+        recorder = program.CallRecorder(settings)
+        recorder._find_names()
     finally:
-        for name in ("trainyard_call_program", "trainyard_literals", "lazily"):
+        for name in ("trainyard_calls", "trainyard_literals", "lazily"):
             sys.modules.pop(name, None)
-    assert functions[lazily.double.__code__][:2] == ("lazily", "double")
+    assert recorder._functions[lazily.double.__code__][:2] == ("lazily", "double")

@@ -1,0 +1,379 @@
+"""Plugin of pytest that records calls of tests, in the sandbox of a solved task.
+
+It writes calls that tests and fixtures make of public functions, classes and methods of the project, with
+literal arguments, during which changed code runs. The object of a method is recorded as the steps by which
+the tests build it. Standard library only; ``literals`` lies beside it as ``trainyard_literals``. Everything
+that it writes comes from a process of the tested code and is not trusted.
+
+``trainyard_calls.json`` beside it has its settings::
+
+    {"workdir", "roots", "tests": [paths], "changed": {path: [[first line, last line], …]},
+     "calls": path, "results": path}
+
+Calls are lines ``{"module", "steps": [[name, arguments, keywords, returns], …]}`` with source of a tuple and
+of a dict; without arguments a step reads an attribute. The first step is a name of the module, each other one
+of the object: the result of the last step before that ``returns``.
+"""
+
+from __future__ import annotations
+
+import dis
+import json
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+if str(FOLDER) not in sys.path:
+    sys.path.append(str(FOLDER))
+from trainyard_literals import MAX_STEPS, OPERATORS, NotLiteralError, render  # type: ignore[import-not-found]  # noqa: E402
+
+MAX_CALLS, MAX_OF_FUNCTION = 400, 60
+"""Recorded different calls, in all and of one function."""
+_MAX_OBJECTS = 500
+"""Objects that are followed, and so kept alive, at once."""
+_READING = ("__getitem__", "__contains__", "__len__", "__iter__", "__bool__", "__str__")
+"""Methods after which an object counts as unchanged."""
+_GENERATOR = 0x20 | 0x80 | 0x200
+"""Flags of the code of generators and coroutines, whose frames return several times."""
+_RETURNS = {dis.opmap.get(name) for name in ("RETURN_VALUE", "RETURN_CONST")}
+
+
+class _Object:
+    """A followed object: how it is built, and whether changed code ran meanwhile."""
+
+    def __init__(self, value: object, module: str, steps: tuple[Any, ...], touched: bool) -> None:
+        self.value = value
+        self.module = module
+        self.steps = steps
+        self.touched = touched
+
+
+class _Target:
+    """A function that a test calls, by the name under which generated tests can call it.
+
+    ``owner``: the object whose method it is. ``built``: the object that it initializes. ``bound``: number of
+    parameters that the call does not name.
+    """
+
+    def __init__(
+        self,
+        module: str,
+        name: str,
+        function: Any,
+        *,
+        bound: int = 0,
+        owner: _Object | None = None,
+        built: object = None,
+        reads: bool = False,
+    ) -> None:
+        self.module, self.name, self.function, self.bound = module, name, function, bound
+        self.owner, self.built, self.reads = owner, built, reads
+        self.before = owner.steps if owner is not None else ()
+        self.arguments = self.keywords = ""
+
+
+class CallRecorder:
+    """Plugin that records calls while tests run.
+
+    Args:
+        settings: see the module.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._workdir = settings["workdir"].rstrip("/") + "/"
+        self._tests = {self._workdir + path for path in settings["tests"]}
+        self._changed = {self._workdir + path: lines for path, lines in settings["changed"].items()}
+        self._everything = not any(self._changed.values())
+        self._output = settings["calls"]
+        self._num_modules = 0
+        self._functions: dict[Any, tuple[str, str, Any]] = {}
+        """Code of functions, or code and object of bound methods → public name."""
+        self._classes: dict[int, tuple[str, str, type]] = {}
+        self._objects: dict[int, _Object] = {}
+        self._is_changed: dict[types.CodeType, bool] = {}
+        self._seen: dict[tuple[str, tuple[Any, ...]], None] = {}
+        self._counts: dict[tuple[str, ...], int] = {}
+        self._frame: types.FrameType | None = None
+        self._target: Any = None
+        self._touched = False
+
+    def pytest_runtest_setup(self) -> None:
+        """Start recording before the fixtures of a test are made."""
+        self._start()
+
+    def pytest_runtest_call(self) -> None:
+        """Record with the modules that the fixtures imported."""
+        self._start()
+
+    def _start(self) -> None:
+        sys.setprofile(None)
+        if len(sys.modules) != self._num_modules:
+            self._num_modules = len(sys.modules)
+            self._find_names()
+        self._frame = None
+        sys.setprofile(self._profile)
+
+    def pytest_runtest_teardown(self) -> None:
+        """Stop recording."""
+        sys.setprofile(None)
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the calls."""
+        with open(self._output, "w", encoding="ascii") as file:  # noqa: PTH123
+            file.writelines(
+                json.dumps({"module": module, "steps": steps}) + "\n" for module, steps in self._seen
+            )
+
+    def _find_names(self) -> None:
+        """Find the shortest public names of the project's functions and classes.
+
+        Code of several functions, e.g. of a decorator's wrapper, is left out.
+        """
+        modules = [
+            (name, module)
+            for name, module in list(sys.modules.items())
+            if self._is_product(_attribute(module, "__file__")) and is_public(*name.split("."))
+        ]
+        self._functions, self._classes = {}, {}
+        shared = set()
+        for name, module in sorted(modules, key=lambda pair: (pair[0].count("."), pair[0])):
+            for attribute, value in list(vars(module).items()):
+                if not is_public(attribute):
+                    continue
+                functions = [(attribute, value)]
+                if issubclass(type(value), type):
+                    self._classes.setdefault(id(value), (name, attribute, value))
+                    functions = _static_methods(attribute, value)
+                for called, function in functions:
+                    key, inner = _key(function)
+                    if (
+                        key is not None
+                        and self._functions.setdefault(key, (name, called, inner))[2] is not inner
+                    ):
+                        shared.add(key)
+        for key in shared:
+            del self._functions[key]
+
+    def _is_product(self, path: object) -> bool:
+        return type(path) is str and path.startswith(self._workdir) and path not in self._tests
+
+    def _is_test(self, path: str) -> bool:
+        is_support = path.startswith(self._workdir) and path.endswith("/conftest.py")
+        return path in self._tests or is_support
+
+    def _profile(self, frame: types.FrameType, event: str, argument: object) -> None:
+        try:
+            if event == "return" and frame is self._frame:
+                self._frame = None
+                self._end(frame, argument)
+            elif event == "call":
+                if self._frame is None and frame.f_back and self._is_test(frame.f_back.f_code.co_filename):
+                    self._begin(frame)
+                if self._frame is not None and not self._touched:
+                    self._touched = self._runs_changed(frame.f_code)
+        except Exception:  # objects of the project may do anything when they are read
+            return
+
+    def _begin(self, frame: types.FrameType) -> None:
+        target = self._target_of(frame)
+        if target is None or len(self._seen) >= MAX_CALLS:
+            return
+        try:
+            positional, keywords = (
+                ((), {}) if target.reads else _arguments(frame, target.function, target.bound)
+            )
+            target.arguments = "" if target.reads else render(positional)
+            target.keywords = render(keywords)
+        except NotLiteralError:
+            if target.owner is not None:  # its state can no longer be built
+                self._objects.pop(id(target.owner.value), None)
+            return
+        self._target, self._frame = target, frame
+        self._touched = self._everything or (target.owner is not None and target.owner.touched)
+
+    def _target_of(self, frame: types.FrameType) -> _Target | None:
+        """Return the public function of a frame; None if there is none."""
+        code = frame.f_code
+        if code in self._functions:
+            return _Target(*self._functions[code])
+        if not code.co_argcount:
+            return None
+        owner: Any = frame.f_locals[code.co_varnames[0]]
+        if (code, id(owner)) in self._functions:
+            return _Target(*self._functions[code, id(owner)], bound=1)
+        if issubclass(type(owner), type):
+            return self._of_class(owner, code)
+        return self._of_object(owner, code)
+
+    def _of_class(self, owner: type, code: types.CodeType) -> _Target | None:
+        """Return a class as the target of its ``__new__``, or its class method."""
+        module, name, _ = self._classes.get(id(owner), ("", "", None))
+        defined = _defined(owner, code)
+        if not module or defined is None:
+            return None
+        if code.co_name == "__new__":
+            return _Target(module, name, defined[1], bound=1)
+        if defined[0] is classmethod and is_public(code.co_name):
+            return _Target(module, name + "." + code.co_name, defined[1], bound=1)
+        return None
+
+    def _of_object(self, value: object, code: types.CodeType) -> _Target | None:
+        """Return the class of an object that is initialized, or a method or property of a followed object."""
+        defined = _defined(type(value), code)
+        module, name, _ = self._classes.get(id(type(value)), ("", "", None))
+        if defined is None:
+            return None
+        kind, function = defined
+        if code.co_name == "__init__":
+            return _Target(module, name, function, bound=1, built=value) if module else None
+        if not (is_public(code.co_name) or code.co_name in OPERATORS):
+            return None
+        followed = self._objects.get(id(value))
+        is_plain = type(value).__init__ is object.__init__ and type(value).__new__ is object.__new__
+        if followed is None and module and is_plain and not _attribute(value, "__dict__"):
+            followed = self._follow(value, module, ((name, "()", "{}", True),), touched=False)
+        if followed is None or kind is classmethod:
+            return None
+        return _Target(
+            followed.module, code.co_name, function, bound=1, owner=followed, reads=kind is property
+        )
+
+    def _follow(self, value: object, module: str, steps: tuple[Any, ...], *, touched: bool) -> _Object:
+        if len(self._objects) >= _MAX_OBJECTS:
+            self._objects.clear()
+        self._objects[id(value)] = followed = _Object(value, module, steps, touched)
+        return followed
+
+    def _end(self, frame: types.FrameType, result: object) -> None:
+        """Keep a call that ends, and follow the objects that it builds."""
+        target, code = self._target, frame.f_code
+        step = (target.name, target.arguments, target.keywords)
+        if self._touched:
+            self._keep(target.module, (*target.before, (*step, True)))
+        raises = result is None and code.co_code[frame.f_lasti] not in _RETURNS
+        if raises or code.co_flags & _GENERATOR:
+            return
+        if target.built is not None:
+            self._follow(target.built, target.module, ((*step, True),), touched=self._touched)
+        elif len(target.before) + 1 < MAX_STEPS:
+            module = sys.modules.get(str(type(result).__module__))
+            if id(result) not in self._objects and self._is_product(_attribute(module, "__file__")):
+                steps = (*target.before, (*step, True))
+                self._follow(result, target.module, steps, touched=self._touched)
+            if target.owner is not None and not target.reads and target.name not in _READING:
+                target.owner.steps = (*target.before, (*step, False))
+                target.owner.touched = self._touched
+        elif target.owner is not None:
+            self._objects.pop(id(target.owner.value), None)
+
+    def _keep(self, module: str, steps: tuple[Any, ...]) -> None:
+        counted = (module, steps[0][0], steps[-1][0])
+        if (module, steps) not in self._seen and self._counts.get(counted, 0) < MAX_OF_FUNCTION:
+            self._seen[module, steps] = None
+            self._counts[counted] = self._counts.get(counted, 0) + 1
+
+    def _runs_changed(self, code: types.CodeType) -> bool:
+        if code not in self._is_changed:
+            lines = self._changed.get(code.co_filename, ())
+            self._is_changed[code] = any(first <= code.co_firstlineno <= last for first, last in lines)
+        return self._is_changed[code]
+
+
+def _attribute(value: object, name: str) -> object:
+    """Return an attribute; None if there is none, or reading it fails."""
+    try:
+        return getattr(value, name, None)
+    except Exception:  # a lazy object may do anything when it is read
+        return None
+
+
+def is_public(*names: str) -> bool:
+    """Return whether no name is private, and none is one of tests."""
+    return not any(name.startswith("_") or name in ("test", "tests", "conftest") for name in names)
+
+
+def _static_methods(name: str, class_: type) -> list[tuple[str, Any]]:
+    """Return the dotted names and functions of a class's public static methods."""
+    return [
+        (name + "." + inner, method.__func__)
+        for inner, method in list(vars(class_).items())
+        if type(method) is staticmethod and is_public(inner)
+    ]
+
+
+def _key(value: Any) -> tuple[Any, Any]:
+    """Return what identifies frames of a function or bound method, and the function; else None twice."""
+    is_bound = type(value) is types.MethodType
+    function = value.__func__ if is_bound else value
+    if type(function) is not types.FunctionType:
+        function = _attribute(function, "__wrapped__")
+    if type(function) is not types.FunctionType:
+        return None, None
+    return (function.__code__, id(value.__self__)) if is_bound else function.__code__, function
+
+
+def _defined(class_: type, code: types.CodeType) -> tuple[Any, Any] | None:
+    """Return the kind and the function of a class's attribute with some code; None if there is none.
+
+    The kind is ``classmethod``, ``property`` or ``types.FunctionType``.
+    """
+    for base in class_.__mro__:
+        if code.co_name in vars(base):
+            value = vars(base)[code.co_name]
+            kind: Any = classmethod if isinstance(value, classmethod) else types.FunctionType
+            function = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
+            if isinstance(value, property):
+                kind, function = property, value.fget
+            elif type(value).__name__ == "cached_property":
+                kind, function = property, _attribute(value, "func")
+            if type(function) is not types.FunctionType:
+                function = _attribute(function, "__wrapped__")
+            is_same = type(function) is types.FunctionType and function.__code__ is code
+            return (kind, function) if is_same else None
+    return None
+
+
+def _arguments(frame: types.FrameType, function: Any, bound: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call that begins; those equal to their default are left out.
+
+    Parameters with a default become keywords: another solution may have them in another order.
+    """
+    code, values = frame.f_code, frame.f_locals
+    names = code.co_varnames[: code.co_argcount]
+    after = code.co_argcount + code.co_kwonlyargcount
+    more = values[code.co_varnames[after]] if code.co_flags & 4 else ()
+    defaults = dict(zip(reversed(names), reversed(function.__defaults__ or ())))  # noqa: B905
+    by_position = len(names) if more else max(code.co_posonlyargcount, len(names) - len(defaults))
+    positional = [values[name] for name in names[:by_position]]
+    while not more and len(positional) > bound:
+        name = names[len(positional) - 1]
+        if name not in defaults or not _is_same(positional[-1], defaults[name]):
+            break
+        positional.pop()
+    only = code.co_varnames[code.co_argcount : after]
+    defaults.update(function.__kwdefaults__ or {})
+    keywords = {
+        name: values[name]
+        for name in (*names[by_position:], *only)
+        if not (name in defaults and _is_same(values[name], defaults[name]))
+    }
+    if code.co_flags & 8:
+        keywords.update(values[code.co_varnames[after + bool(code.co_flags & 4)]])
+    return (*positional[bound:], *more), keywords
+
+
+def _is_same(value: object, default: object) -> bool:
+    if value is default:
+        return True
+    try:
+        return bool(render(value) == render(default))
+    except NotLiteralError:
+        return False
+
+
+def pytest_configure(config: Any) -> None:
+    """Register the recorder."""
+    settings = json.loads((FOLDER / "trainyard_calls.json").read_text(encoding="utf-8"))
+    config.pluginmanager.register(CallRecorder(settings))

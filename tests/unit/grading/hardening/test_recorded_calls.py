@@ -1,0 +1,219 @@
+"""Calls recorded while a real pytest runs, repeated, and turned into tests of the same project."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.grading.hardening import literals
+from engine.grading.hardening.generated_tests import is_comparable, write_test_file
+from engine.grading.hardening.inputs import Call, Observation, parse_calls, parse_results
+
+SHELF = """
+import functools
+
+
+class ShelfError(ValueError):
+    pass
+
+
+class Book:
+    def __init__(self, title):
+        self.title = title
+        self.key = object()
+        self.pages = 3
+
+    def rename(self, title):
+        self.title = title
+        return self
+
+
+class Label:
+    def text(self, mark="-"):
+        return mark * 2
+
+    @property
+    def width(self):
+        return 4
+
+    @staticmethod
+    def of(size):
+        return size * 2
+
+    @classmethod
+    def named(cls, name):
+        return f"{cls.__name__} {name}"
+
+
+class Shelf:
+    def __init__(self, size, *, name="shelf"):
+        if size < 0:
+            raise ShelfError(size)
+        self.size, self._books = size, []
+
+    def add(self, title):
+        if len(self._books) == self.size:
+            raise ShelfError(title)
+        self._books.append(Book(title))
+
+    def first(self):
+        return self._books[0]
+
+    def titles(self):
+        return (book.title for book in self._books)
+
+    @functools.lru_cache(maxsize=4)
+    def area(self, width):
+        return width * self.size
+
+    def visit(self, call):
+        call(self)
+
+    def __getitem__(self, index):
+        return self._books[index].title
+
+    def __repr__(self):
+        return f"Shelf({self.size}, {[book.title for book in self._books]})"
+
+
+_shared = Shelf(9)
+total = _shared.area
+
+
+def parts(text):
+    return text.split("-")[1]
+"""
+TESTS = """
+import pytest
+from shelves import Label, Shelf, ShelfError, parts, total
+
+
+@pytest.fixture
+def shelf():
+    return Shelf(2, name="a")
+
+
+def test_shelf(shelf):
+    shelf.add("x")
+    shelf.add("y")
+    with pytest.raises(ShelfError):
+        shelf.add("z")
+    assert shelf[1] == "y"
+    assert shelf.first().rename("w").title == "w"
+    assert list(shelf.titles()) == ["w", "y"]
+    assert shelf.area(3) == 6
+    shelf.visit(print)
+    assert shelf[0] == "w"
+
+
+def test_rest():
+    label = Label()
+    assert (label.text(), label.width, Label.of(3), Label.named("n")) == ("--", 4, 6, "Label n")
+    assert (total(2), parts("a-b")) == (18, "b")
+"""
+
+
+def repeated(folder: Path, calls: list[dict[str, Any]], *words: str) -> bytes:
+    """Return the results of calls in a process of their own."""
+    (folder / "calls.jsonl").write_text("\n".join(map(json.dumps, calls)))
+    command = [sys.executable, "trainyard_repeat.py", *words]
+    subprocess.run(command, cwd=folder, check=True, timeout=60)
+    return (folder / "results.jsonl").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a project, its recorded calls and the programs."""
+    folder = tmp_path_factory.mktemp("project")
+    here = Path(literals.__file__).parent
+    for name, source in (("calls", "call_recorder"), ("repeat", "call_repeater"), ("literals", "literals")):
+        (folder / f"trainyard_{name}.py").write_bytes((here / f"{source}.py").read_bytes())
+    (folder / "shelves.py").write_text(SHELF)
+    (folder / "test_shelves.py").write_text(TESTS)
+    settings = {
+        "workdir": str(folder), "roots": ["."], "tests": ["test_shelves.py"], "changed": {},
+        "calls": "calls.jsonl", "results": "results.jsonl",
+    }  # fmt: skip
+    (folder / "trainyard_calls.json").write_text(json.dumps(settings))
+    done = run_pytest(folder, "-p", "trainyard_calls", "test_shelves.py")
+    assert "2 passed" in done, done
+    return folder
+
+
+def run_pytest(folder: Path, *words: str) -> str:
+    """Return what pytest prints."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.fixture(scope="module")
+def recorded(project: Path) -> list[Call]:
+    """Return the recorded calls and nearby ones."""
+    return parse_calls((project / "calls.jsonl").read_bytes())
+
+
+@pytest.fixture(scope="module")
+def observations(project: Path, recorded: list[Call]) -> list[Observation]:
+    """Return results that two processes agree on."""
+    lines = [
+        {
+            "module": call.module,
+            "steps": [[step.name, step.arguments, step.keywords, step.returns] for step in call.steps],
+        }
+        for call in recorded
+    ]
+    first, again = (parse_results(repeated(project, lines, *words), recorded) for words in ((), ("later",)))
+    return [each for each in first if each in again and is_comparable(each)]
+
+
+def texts(calls: list[Call]) -> set[str]:
+    """Return the steps of calls, joined by arrows; ``!`` marks steps whose result is the next object."""
+    return {
+        " ".join(f"{step.name}{step.arguments}{'!' if step.returns else ''}" for step in call.steps)
+        for call in calls
+    }
+
+
+def test_objects_are_recorded_as_tests_build_them(recorded: list[Call]) -> None:
+    made = texts([call for call in recorded if not call.nearby])
+    added = "Shelf(2,)! add('x',) add('y',)"
+    assert made == {
+        "Shelf(2,)!", "Shelf(2,)! add('x',)!", f"{added.removesuffix(',)')},)!", f"{added} add('z',)!",
+        f"{added} __getitem__(1,)!", f"{added} first()!", f"{added} first()! rename('w',)!",
+        f"{added} first() titles()!", f"{added} first() titles() area(3,)!", "Label()! text()!",
+        "Label()! text() width!",
+        "Label.of(3,)!", "Label.named('n',)!", "total(2,)!", "parts('a-b',)!",
+    }  # fmt: skip
+
+
+def test_generated_tests_of_objects_and_exceptions_pass(
+    project: Path, observations: list[Observation]
+) -> None:
+    text = write_test_file(observations)
+    (project / "test_hardened.py").write_text(text)
+    done = run_pytest(project, "test_hardened.py")
+    assert f"{len(observations)} passed" in done, done
+    lines = {line.strip() for line in text.splitlines()}
+    assert {
+        "from shelves import ShelfError as Expected", "assert repr(value) == \"Shelf(2, ['x'])\"",
+        "assert value.title == 'w'", "value.add('z')", "assert value.__getitem__(1) == 'y'",
+        "assert value.width == 4", "assert Label.named('n') == 'Label n'", "value = value.first()",
+    } <= lines  # fmt: skip
+    assert "pages" not in text, "tests do not read this attribute"
+    assert not re.search("IndexError|key", text), "failed operations and addresses are no results"
+    assert any(each.form == "raises" and each.call.nearby for each in observations)
+
+
+def test_generated_tests_fail_where_behaviour_differs(project: Path, observations: list[Observation]) -> None:
+    (project / "test_hardened.py").write_text(write_test_file(observations))
+    try:
+        (project / "shelves.py").write_text(SHELF.replace("== self.size", "> self.size"))
+        assert "failed" in run_pytest(project, "test_hardened.py")
+    finally:
+        (project / "shelves.py").write_text(SHELF)
