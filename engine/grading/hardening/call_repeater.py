@@ -161,7 +161,7 @@ def _raised(error: Exception, workdir: str) -> str:
         for name, module in modules:
             is_private = any(part.startswith("_") for part in name.split("."))
             if not is_private and vars(module).get(class_.__name__) is class_:
-                return name + ":" + class_.__name__
+                return f"{name}:{class_.__name__}"
     return ""
 
 
