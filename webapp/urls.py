@@ -12,7 +12,7 @@ from django.urls import path, register_converter
 from webapp.accounts import views as account
 from webapp.admin import site
 from webapp.api.app import api
-from webapp.datasets.views import datasets, imports
+from webapp.datasets.views import datasets, disk, imports
 from webapp.endpoints import views as endpoints
 from webapp.evaluations import views as evaluations
 from webapp.experiments.views import experiments, run_compare
@@ -180,6 +180,8 @@ urlpatterns = [
         )
         for action in experiments.ACTIONS
     ],
+    path("disk/", disk.disk, name="disk"),
+    path("disk/remove/", disk.disk_remove, name="disk-remove"),
     path("datasets/", datasets.dataset_list, name="dataset-list"),
     path("datasets/<segment:name>/", datasets.dataset_detail, name="dataset-detail"),
     path("imports/", imports.import_new, name="import-list"),

@@ -8,7 +8,8 @@ from django.conf import settings
 
 from webapp.sandboxes import selectors as reads
 from webapp.sandboxes import services as sandboxes
-from webapp.supervisor.reaping import ReapingFailedError, run_reaper
+from webapp.supervisor.engine_process import EngineFailedError
+from webapp.supervisor.reaping import run_reaper
 from workers.launchers.base import PROJECT
 
 log = logging.getLogger(__name__)
@@ -22,7 +23,7 @@ def reap() -> bool:
             project=PROJECT,
             settings=sandboxes.backend_settings(reads.configs_in_use()),
         )
-    except ReapingFailedError as error:
+    except EngineFailedError as error:
         log.warning("reaping failed: %s", error)
         return False
     sandboxes.record_reaping(found=[sandboxes.Reaped(**result) for result in results])

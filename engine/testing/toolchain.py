@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import py_compile
 import shutil
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ DRIVER = f"{MOUNT}/trainyard_driver.py"
 def update_toolchains(home: Path) -> None:
     """Rebind images of earlier versions to copies of their toolchains with this version's scripts.
 
-    Toolchains of earlier versions are kept, because running sandboxes have them mounted.
+    Toolchains of earlier versions are kept for a day, because running sandboxes have them mounted.
 
     Raises:
         OSError: the data folder cannot be written.
@@ -37,6 +38,7 @@ def _updated(folder: Path) -> Path:
     paths = {folder / name: script for name, script in runner_scripts().items()}
     if all(path.is_file() and path.read_bytes() == script for path, script in paths.items()):
         return folder
+    os.utime(folder)  # in use by running sandboxes, and so not to be removed yet
     scripts = b"".join(paths.values())
     target = folder.with_name(hashlib.sha256(folder.name.encode() + scripts).hexdigest()[:16])
     return create_once(target, lambda draft: shutil.copytree(folder, draft / target.name, symlinks=True))

@@ -15,11 +15,14 @@ from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
 from webapp.datasets.selectors import datasets as reads
 from webapp.datasets.selectors import difficulty, health
 from webapp.datasets.selectors import imports as import_reads
+from webapp.datasets.selectors.disk import KeptFile, State, kept_files
 from webapp.datasets.services import datasets as writes
 from webapp.datasets.services import quarantine
+from webapp.datasets.services.disk import remove_unused
 from webapp.runs.api.runs import RunOut
 from webapp.runs.models.runs import Run
 from webapp.runs.services import dataset_runs
+from webapp.supervisor.engine_process import EngineFailedError
 
 router = Router(tags=["datasets"])
 
@@ -52,6 +55,18 @@ class TaskOut(Schema):
     quarantine_reason: str
     strength: float | None
     """Share of wrong patches that the tests rejected; null if never measured."""
+
+
+class KeptFileOut(Schema):
+    """A folder that curations keep in the data folder."""
+
+    kind: str
+    """``image``, ``toolchain``, ``clone`` of a repository, or ``leftover`` of a killed process."""
+    path: str
+    """Relative to the data folder."""
+    bytes: int
+    state: State
+    """``used`` by a dataset, less than a day old (``recent``), or ``unused``."""
 
 
 class AnswerOut(Schema):
@@ -312,6 +327,24 @@ def import_dataset(request: HttpRequest, body: ImportIn) -> tuple[int, Run]:
         actor=caller(request),
     )
     return 201, run
+
+
+@router.get("/disk", auth=operator, response=list[KeptFileOut])
+def list_kept_files(request: HttpRequest) -> list[KeptFile]:
+    """List the images, toolchains and repositories that curations keep, the largest first."""
+    try:
+        return kept_files()
+    except EngineFailedError as error:
+        raise HttpError(409, str(error)) from None
+
+
+@router.post("/disk/remove", auth=operator, response=list[KeptFileOut])
+def remove_files(request: HttpRequest) -> list[KeptFile]:
+    """Remove what neither a dataset nor a running curation uses; list what was removed."""
+    try:
+        return remove_unused(actor=caller(request))
+    except EngineFailedError as error:
+        raise HttpError(409, str(error)) from None
 
 
 @router.get("/datasets/{name}/left-out", auth=viewer, response=LeftOutPage)

@@ -14,7 +14,8 @@ from webapp.sandboxes import selectors as reads
 from webapp.sandboxes import services as sandboxes
 from webapp.sandboxes.api import ViewOut
 from webapp.sandboxes.contexts import PoolView, pool_view
-from webapp.supervisor.reaping import ReapingFailedError, run_reaper
+from webapp.supervisor.engine_process import EngineFailedError
+from webapp.supervisor.reaping import run_reaper
 
 app = command_group("Show the sandbox pools; remove orphaned sandboxes.")
 
@@ -74,7 +75,7 @@ def reap(as_json: AsJson = False) -> None:
             project=settings.BASE_DIR,
             settings=sandboxes.backend_settings(reads.configs_in_use()),
         )
-    except ReapingFailedError as error:
+    except EngineFailedError as error:
         raise CommandError(f"reaping failed: {error}") from None
     reaped = sandboxes.merged(sandboxes.Reaped(**result) for result in results)
     sandboxes.record_reaping(found=reaped)

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.processes import process_start
+from webapp.supervisor.engine_process import EngineFailedError
 from webapp.supervisor.home import PROJECT
 from webapp.supervisor.processes import ServiceTable
-from webapp.supervisor.reaping import ReapingFailedError, run_reaper
+from webapp.supervisor.reaping import run_reaper
 
 PROCESSES_S = 3.0
 SERVERS_S = 5.0
@@ -58,7 +59,7 @@ def _reap(home: Path) -> None:
         return
     try:
         run_reaper(home=home, project=PROJECT, settings=_backend_settings(home), timeout_s=SERVERS_S)
-    except ReapingFailedError as error:
+    except EngineFailedError as error:
         log.warning("sandboxes are left for the next start: %s", error)
 
 

@@ -30,6 +30,7 @@ from engine.datasets.commits.written_statements import NoStatementError, count_s
 from engine.datasets.commits.written_tests import NOT_WRITTEN, try_written_tests
 from engine.datasets.funnel import Funnel, NoTasksError, Progress, Stages, reporting
 from engine.datasets.importers.filters import Exclusion
+from engine.datasets.kept_files import curating
 from engine.datasets.kept_results import KeptResults
 from engine.datasets.store import Dataset, save_dataset, with_content_id
 from engine.errors import (
@@ -103,6 +104,11 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         DatasetError: no repository can be used.
         HostError: this machine or the package index failed for several candidates in a row.
     """
+    async with curating(shop.home):
+        return await _make(shop, progress)
+
+
+async def _make(shop: Workshop, progress: Progress) -> Dataset:
     started, config = time.monotonic(), shop.config
     funnel = Funnel(stages=STAGES)
     work = await _candidates(shop, funnel, progress)

@@ -28,6 +28,7 @@ from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.curation.trials import Curation
 from engine.datasets.curation.written.functions import find_functions
 from engine.datasets.funnel import Funnel, NoTasksError, Progress
+from engine.datasets.kept_files import curating
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
 from engine.errors import DatasetError, PreflightError
@@ -81,7 +82,12 @@ async def curate(
         ),
         writer=writer,
     )
-    prepared = await _prepare(run)
+    async with curating(home):
+        return await _curated(run)
+
+
+async def _curated(run: Curation) -> Dataset:
+    prepared, config, progress, seed = await _prepare(run), run.config, run.progress, run.seed
     fingerprint = _fingerprint(run, prepared)
     existing = _unchanged(run, fingerprint)
     if existing is not None:
@@ -90,7 +96,7 @@ async def curate(
     baselines = await _baselines(run, prepared)
     candidates = await in_thread(partial(_candidates, run, baselines))
     run.funnel.total = run.funnel.candidates = len(candidates)
-    items = "candidate faults on lines" if writer is None else "functions"
+    items = "candidate faults on lines" if run.writer is None else "functions"
     run.say(f"{len(candidates)} {items} that tests execute")
     heldout_share = config.heldout_tasks / (config.train_tasks + config.heldout_tasks)
     training, heldout = split_by_file(candidates, heldout_share=heldout_share, seed=seed)
@@ -111,7 +117,7 @@ async def curate(
     if not rows:
         problem = f"the tests detected no fault in {len(candidates)} {run.funnel.stages[0][0]}"
         raise NoTasksError(problem, record, detail="choose sources with more thorough tests")
-    return save_dataset(home, config.output, rows, record)
+    return save_dataset(run.home, config.output, rows, record)
 
 
 def _candidates(run: Curation, baselines: Sequence[Baseline]) -> list[Candidate]:

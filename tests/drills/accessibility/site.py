@@ -253,6 +253,7 @@ def addresses(site: Site) -> dict[str, str]:
         "experiment": f"/experiments/{yard.experiment.pk}/",
         "launch of an experiment": f"/experiments/{yard.experiment.pk}/launch/",
         "datasets": "/datasets/",
+        "disk": "/disk/",
         "dataset": f"{dataset}/",
         "health": f"{dataset}/health/",
         "task": f"{dataset}/tasks/{key}/",

@@ -35,7 +35,7 @@ COMMANDS = {
         "what-if", "export", "regrade", "flips", "tasks", "behaviours", "system", "files",
     )),
     *(f"dataset {name}" for name in (
-        "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty",
+        "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty", "disk",
     )),
     *(f"model {name}" for name in ("fetch", "list")),
     *(f"trajectories {name}" for name in (

@@ -30,6 +30,7 @@ OPERATORS = {
     "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
     "annotation-remove", "scanner-save", "scanner-remove", "run-file",
     "notification-list", "notification-test", "notification-remove",
+    "disk", "disk-remove",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove", "scanner-scan"}
 """Pages by the least role that opens them; viewers open all other pages."""
@@ -46,7 +47,7 @@ API_OPERATORS = {
     "GET /runs/{int:run_id}/files", "GET /runs/{int:run_id}/files/{path:name}", "POST /pool/reap",
     "POST /alerts/{int:alert_id}/acknowledge", "POST /imports", "GET /datasets/{name}/export",
     "POST /datasets/{name}/sync", "POST /datasets/{name}/validate", "POST /datasets/{name}/harden",
-    "POST /datasets/{name}/tasks/{key}/quarantine", "GET /endpoints",
+    "POST /datasets/{name}/tasks/{key}/quarantine", "GET /disk", "POST /disk/remove", "GET /endpoints",
     "GET /trajectories/{int:trajectory_id}/test-log", "POST /experiments",
     "POST /trajectories/{int:trajectory_id}/annotations",
     "GET /notifications", "POST /notifications", "DELETE /notifications/{int:notification_id}",

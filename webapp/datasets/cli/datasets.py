@@ -1,4 +1,4 @@
-"""Commands about stored datasets: ``dataset export|sync|quarantine|difficulty``."""
+"""Commands about stored datasets: ``dataset export|sync|quarantine|difficulty|disk``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from engine.errors import TrainyardError
 from engine.terminal import visible_line
 from webapp.core.cli import AsJson, CommandError, OnlyJson, command_group, print_json, print_result
 from webapp.core.services import audit
+from webapp.datasets.contexts.disk import build_disk
 from webapp.datasets.models.datasets import Task
 from webapp.datasets.selectors import health
+from webapp.datasets.selectors.disk import kept_files
 from webapp.datasets.services import datasets, difficulty
 from webapp.datasets.services import quarantine as quarantine_writes
+from webapp.datasets.services.disk import remove_unused
+from webapp.supervisor.engine_process import EngineFailedError
 
 app = command_group("Import, make, check and export datasets.")
 Name = Annotated[str, typer.Argument(help="Name of the dataset.")]
@@ -100,3 +104,32 @@ def measure_difficulty(name: Name, as_json: AsJson = False) -> None:
     tasks = difficulty.measure(name=name)
     line = f"dataset {name}: {tasks} tasks have a measured solve rate"
     print_result(line, {"name": name, "tasks": tasks}, as_json=as_json)
+
+
+@app.command()
+def disk(
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove what neither a dataset nor a running curation uses.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the images, toolchains and repositories that curations keep; remove the unused ones.
+
+    A later curation makes removed files again. Files of the last day stay, and nothing is removed while a
+    curation runs.
+    """
+    try:
+        files = remove_unused() if remove else kept_files()
+    except EngineFailedError as error:
+        raise CommandError(str(error)) from None
+    if as_json:
+        print_json([asdict(file) for file in files])
+        return
+    if remove:
+        print(f"removed {len(files)} folders, {sum(file.bytes for file in files) / 1e6:,.0f} MB")
+        return
+    print(f"{'':14}{'used':>20}{'recent':>20}{'unused':>20}")
+    for row in build_disk(files).rows:
+        amounts = (row.used, row.recent, row.unused)
+        cells = (f"{amount.count}: {amount.bytes / 1e6:,.0f} MB" for amount in amounts)
+        print(f"{row.name:14}" + "".join(f"{cell:>20}" for cell in cells))
