@@ -35,6 +35,8 @@ _MAX_OBJECTS = 500
 """Objects that are followed, and so kept alive, at once."""
 _READING = ("__getitem__", "__contains__", "__len__", "__iter__", "__bool__", "__str__")
 """Methods after which an object counts as unchanged."""
+_CALLING = ("/unittest/case.py", "/_pytest/raises.py", "/_pytest/python_api.py")
+"""Ends of paths of the modules that call a function for a test, to see it raise."""
 _GENERATOR = 0x20 | 0x80 | 0x200
 """Flags of the code of generators and coroutines, whose frames return several times."""
 _RETURNS = {dis.opmap.get(name) for name in ("RETURN_VALUE", "RETURN_CONST")}
@@ -134,13 +136,13 @@ class CallRecorder:
         modules = [
             (name, module)
             for name, module in list(sys.modules.items())
-            if self._is_product(_attribute(module, "__file__")) and is_public(*name.split("."))
+            if self._is_product(_attribute(module, "__file__")) and _is_public(*name.split("."))
         ]
         self._functions, self._classes = {}, {}
         shared = set()
         for name, module in sorted(modules, key=lambda pair: (pair[0].count("."), pair[0])):
             for attribute, value in list(vars(module).items()):
-                if not is_public(attribute):
+                if not _is_public(attribute):
                     continue
                 functions = [(attribute, value)]
                 if issubclass(type(value), type):
@@ -169,7 +171,7 @@ class CallRecorder:
                 self._frame = None
                 self._end(frame, argument)
             elif event == "call":
-                if self._frame is None and frame.f_back and self._is_test(frame.f_back.f_code.co_filename):
+                if self._frame is None and self._is_test(_caller(frame)):
                     self._begin(frame)
                 if self._frame is not None and not self._touched:
                     self._touched = self._runs_changed(frame.f_code)
@@ -215,7 +217,7 @@ class CallRecorder:
             return None
         if code.co_name == "__new__":
             return _Target(module, name, defined[1], bound=1)
-        if defined[0] is classmethod and is_public(code.co_name):
+        if defined[0] is classmethod and _is_public(code.co_name):
             return _Target(module, name + "." + code.co_name, defined[1], bound=1)
         return None
 
@@ -228,7 +230,7 @@ class CallRecorder:
         kind, function = defined
         if code.co_name == "__init__":
             return _Target(module, name, function, bound=1, built=value) if module else None
-        if not (is_public(code.co_name) or code.co_name in OPERATORS):
+        if not (_is_public(code.co_name) or code.co_name in OPERATORS):
             return None
         followed = self._objects.get(id(value))
         is_plain = type(value).__init__ is object.__init__ and type(value).__new__ is object.__new__
@@ -281,6 +283,14 @@ class CallRecorder:
         return self._is_changed[code]
 
 
+def _caller(frame: types.FrameType) -> str:
+    """Return the file of the code that calls a function, also if it is called by ``pytest.raises``."""
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_filename.endswith(_CALLING):
+        caller = caller.f_back
+    return caller.f_code.co_filename if caller is not None else ""
+
+
 def _attribute(value: object, name: str) -> object:
     """Return an attribute; None if there is none, or reading it fails."""
     try:
@@ -289,7 +299,7 @@ def _attribute(value: object, name: str) -> object:
         return None
 
 
-def is_public(*names: str) -> bool:
+def _is_public(*names: str) -> bool:
     """Return whether no name is private, and none is one of tests."""
     return not any(name.startswith("_") or name in ("test", "tests", "conftest") for name in names)
 
@@ -299,7 +309,7 @@ def _static_methods(name: str, class_: type) -> list[tuple[str, Any]]:
     return [
         (name + "." + inner, method.__func__)
         for inner, method in list(vars(class_).items())
-        if type(method) is staticmethod and is_public(inner)
+        if type(method) is staticmethod and _is_public(inner)
     ]
 
 

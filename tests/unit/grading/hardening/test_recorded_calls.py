@@ -102,8 +102,7 @@ def shelf():
 def test_shelf(shelf):
     shelf.add("x")
     shelf.add("y")
-    with pytest.raises(ShelfError):
-        shelf.add("z")
+    pytest.raises(ShelfError, shelf.add, "z")
     assert shelf[1] == "y"
     assert shelf.first().rename("w").title == "w"
     assert list(shelf.titles()) == ["w", "y"]
