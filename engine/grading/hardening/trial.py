@@ -75,8 +75,9 @@ def choose_tests(
     """Return the fewest tests, found greedily, of which each wrong patch fails one if it fails any.
 
     Recorded inputs go first, then nearby ones whose result the solution does not change: another honest
-    solution may not share other results. Further tests of recorded inputs that a wrong patch fails follow
-    up to the limit.
+    solution may not share other results. An exception that only the solution raises, for a nearby input, is
+    asserted only where a recorded call of the function raises it, too. Further tests of recorded inputs that
+    a wrong patch fails follow up to the limit.
 
     Args:
         trial: the tests.
@@ -84,11 +85,13 @@ def choose_tests(
         unchanged: tests that pass without the solution.
         limit: maximum number of tests.
     """
-    recorded = [
-        test for test, each in zip(trial.tests, trial.observations, strict=True) if not each.call.nearby
-    ]
-    preferences = (recorded, [test for test in trial.tests if test in unchanged], trial.tests)
-    left = [failed for failed in caught if failed]
+    pairs = list(zip(trial.tests, trial.observations, strict=True))
+    recorded = [test for test, each in pairs if not each.call.nearby]
+    raised = {_raised(each) for _, each in pairs if not each.call.nearby}
+    others = [test for test, each in pairs if each.form != "raises" or _raised(each) in raised]
+    preferences = (recorded, [test for test in trial.tests if test in unchanged], others)
+    eligible = {test for tests in preferences for test in tests}
+    left = [failed for failed in ({*tests} & eligible for tests in caught) if failed]
     chosen: dict[str, None] = {}
     while left and len(chosen) < limit:
         counts = Counter(test for failed in left for test in failed)
@@ -98,6 +101,12 @@ def choose_tests(
         left = [failed for failed in left if best not in failed]
     more = [test for test in recorded if any(test in failed for failed in caught)]
     return [*chosen, *(test for test in more if test not in chosen)][:limit]
+
+
+def _raised(observation: Observation) -> tuple[str, str, str, str]:
+    """Return the function and the outcome of a call, without its arguments."""
+    call = observation.call
+    return call.module, call.name, observation.form, observation.value
 
 
 def with_tests(

@@ -146,6 +146,20 @@ def test_few_tests_of_recorded_inputs_are_chosen() -> None:
     assert choose_tests(trial, [set()], set(), 9) == []
 
 
+def test_exceptions_of_nearby_inputs_are_chosen_where_one_is_recorded() -> None:
+    def raising(number: int, error: str, *, nearby: bool = True) -> Observation:
+        return replace(observation(repr(error), arguments=f"({number},)", nearby=nearby), form="raises")
+
+    seen = raising(1, "builtins:ValueError", nearby=False)
+    trial = Trial(
+        make_row(), "t.py", [seen, raising(2, "builtins:ValueError"), raising(3, "builtins:KeyError")]
+    )
+    _, same, other = trial.tests
+    assert choose_tests(trial, [{same}], set(), 9) == [same]
+    assert choose_tests(trial, [{other}], set(), 9) == []
+    assert choose_tests(trial, [{other}], {other}, 9) == [other]
+
+
 def test_changed_functions_include_their_decorators() -> None:
     before = {
         "m.py": FileState(0o100644, b"A = 1\n\n\n@deco\ndef f():\n    return 1\n\n\ndef g():\n    return 2\n")
