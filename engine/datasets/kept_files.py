@@ -58,6 +58,7 @@ class KeptFile:
 @asynccontextmanager
 async def curating(home: Path) -> AsyncIterator[None]:
     """Keep files from being removed while the block runs; wait for a removal to end."""
+    home.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         await asyncio.to_thread(fcntl.flock, descriptor, fcntl.LOCK_SH)
