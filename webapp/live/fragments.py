@@ -25,7 +25,8 @@ from webapp.rollouts.contexts.groups import build_group
 from webapp.rollouts.contexts.steps import StepEntry
 from webapp.rollouts.contexts.trajectories import build_trajectory
 from webapp.runs.contexts.iterations import build_iteration
-from webapp.runs.contexts.runs import RunSummary, build_run_detail, build_run_list, build_summary, current_tab
+from webapp.runs.contexts.run_table import build_run_list
+from webapp.runs.contexts.runs import RunSummary, build_run_detail, build_summary, current_tab
 from webapp.runs.contexts.tabs import Panel
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
@@ -208,7 +209,8 @@ def _overview_page(subscription: Subscription, _shared: SharedReads) -> Snapshot
 
 
 def _run_list_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
-    context = build_run_list(dict(subscription.params), can_operate=subscription.can_operate)
+    params = dict(subscription.params)
+    context = build_run_list(params, user_id=None, can_operate=subscription.can_operate, update=True)
     return Snapshot(seq=0, html=_render({"run-list": "runs/_list.html"}, variables(context)))
 
 

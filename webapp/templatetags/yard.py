@@ -30,6 +30,7 @@ from webapp.core.contexts.words import (
     count,
     duration,
     in_words,
+    show,
 )
 
 register = template.Library()
@@ -176,6 +177,12 @@ def epoch(value: datetime | None) -> str:
 def dash(value: object) -> object:
     """Return the value, or "–" for None and empty text."""
     return UNKNOWN if value is None or value == "" else value
+
+
+@register.filter
+def setting(value: object) -> str:
+    """Return a setting's value as on the configuration's page, "–" for none."""
+    return show(value)
 
 
 @register.filter

@@ -32,7 +32,8 @@ COMMANDS = {
     "demo", "up", "quickstart", "doctor", "plan", "collect", "search",
     *(f"run {name}" for name in (
         "launch", "list", "stop", "token", "pause", "resume", "clone", "edit", "log", "compare", "timeline",
-        "what-if", "export", "regrade", "flips", "tasks", "behaviours", "system", "files",
+        "what-if", "export", "regrade", "flips", "tasks", "behaviours", "system", "files", "view list",
+        "view save", "view remove",
     )),
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty", "disk",
@@ -129,7 +130,7 @@ def test_unreachable_database_is_reported(monkeypatch: pytest.MonkeyPatch) -> No
     def fail(*_: Any, **__: Any) -> None:
         raise OperationalError("connection refused\ndetails")
 
-    monkeypatch.setattr("webapp.runs.cli.control.list_runs", fail)
+    monkeypatch.setattr("webapp.runs.cli.control.read_table", fail)
     result = command_result("run", "list")
     assert result.status == 1
     assert "the database does not answer (connection refused)" in result.errors

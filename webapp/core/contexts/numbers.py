@@ -16,6 +16,11 @@ def whole(text: str, *, most: int = MOST) -> int | None:
     return number if number <= most else None
 
 
+def page_number(params: Mapping[str, str]) -> int:
+    """Return ``page`` of a query string; 1 if it is missing or invalid."""
+    return whole(params.get("page", "")) or 1
+
+
 def bounds(params: Mapping[str, str]) -> tuple[float | None, float | None]:
     """Return the range of an axis from ``from`` to ``to``. Raises ValueError if one is not a number."""
     low, high = (float(params[name]) if params.get(name) else None for name in ("from", "to"))

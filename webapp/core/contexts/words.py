@@ -1,4 +1,4 @@
-"""Display texts of enumeration values, codes and record names.
+"""Display texts of enumeration values, codes, record names and values of settings.
 
 A value without an entry is displayed without its underscores. Pages use the filter ``words`` and the chips of
 ``templatetags/yard.py``; contexts use ``in_words``.
@@ -6,6 +6,7 @@ A value without an entry is displayed without its underscores. Pages use the fil
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -150,3 +151,18 @@ def duration(seconds: float) -> str:
     if seconds < 172_800:
         return f"{int(seconds // 3600)}\u202fh {int(seconds % 3600 // 60):02d}\u202fmin"
     return f"{int(seconds // 86_400)}\u202fd {int(seconds % 86_400 // 3600)}\u202fh"
+
+
+def show(value: object) -> str:
+    """Return a setting's value for people: lists with commas, objects as JSON, "–" for none, yes and no."""
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, list | tuple):
+        return ", ".join(show(item) for item in value) or "–"
+    if isinstance(value, Mapping):
+        return json.dumps(value, ensure_ascii=False) if value else "–"
+    return str(value)

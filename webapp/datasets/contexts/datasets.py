@@ -12,7 +12,9 @@ from django.utils.safestring import SafeString
 from engine.events.health import RowStatus, SideOutcome
 from webapp.core.contexts.curation_funnel import FunnelTable, build_funnel
 from webapp.core.contexts.frame import Crumb
+from webapp.core.contexts.numbers import page_number
 from webapp.core.contexts.row_status import LOOKS
+from webapp.core.contexts.words import show
 from webapp.core.selectors import Page
 from webapp.datasets.contexts.health import SOLVED_LABELS
 from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
@@ -28,8 +30,6 @@ from webapp.rollouts.contexts.prompts import statement_html, statement_text
 from webapp.rollouts.contexts.steps import CutText
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors.search import TrajectoryFilters, search
-from webapp.runs.contexts.config_view import show
-from webapp.runs.contexts.runs import page_number
 from webapp.runs.models.runs import Run
 from webapp.runs.services import collection
 

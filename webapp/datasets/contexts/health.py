@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from engine.events.health import RowStatus, SideOutcome
 from webapp.core.contexts.frame import Crumb, LiveCursor
+from webapp.core.contexts.numbers import page_number
 from webapp.core.contexts.row_status import LOOKS
 from webapp.core.selectors import Page
 from webapp.datasets.models.datasets import Dataset, Task
@@ -24,7 +25,6 @@ from webapp.datasets.selectors.health import (
     OutcomeCount,
     StrengthCounts,
 )
-from webapp.runs.contexts.runs import page_number
 from webapp.runs.models.runs import Run
 
 _FAILED, _PASSED, _FLAKY, _INFRA = (

@@ -11,13 +11,12 @@ from django.urls import reverse
 from engine.config.importing import FORMATS
 from engine.errors import Problem
 from webapp.core.contexts.frame import Crumb
-from webapp.core.contexts.numbers import whole
+from webapp.core.contexts.numbers import page_number, whole
 from webapp.core.selectors import Page
 from webapp.datasets.models.datasets import Dataset
 from webapp.datasets.selectors import imports as reads
 from webapp.datasets.selectors.imports import Kind
 from webapp.endpoints.services.places import allowed
-from webapp.runs.contexts.runs import page_number
 from webapp.runs.models.runs import Run
 
 FIELDS = {

@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from webapp.core.contexts.charts import REWARD, ChartSet, ChartSpec, Columns, Series
 from webapp.core.contexts.frame import Crumb
+from webapp.core.contexts.numbers import page_number
 from webapp.core.permissions import Role
 from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import evaluation_comparison_url
@@ -23,12 +24,11 @@ from webapp.experiments.models import Experiment
 from webapp.experiments.services import TEXTS, version_of
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.contexts.rows import RunRow, run_rows
-from webapp.runs.contexts.runs import page_number
 from webapp.runs.models.iterations import Evaluation
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors import series as series_reads
-from webapp.runs.selectors.runs import RunFilters
+from webapp.runs.selectors.run_table import RunFilters, list_runs
 from webapp.runs.selectors.series import Series as RunSeries
 
 
@@ -141,7 +141,7 @@ def build_experiment(
     filters = RunFilters(
         experiment=experiment.pk, archived=params.get("archived", ""), sort=params.get("sort", "-id")
     )
-    page = run_reads.list_runs(filters, number=page_number(params))
+    page = list_runs(filters, number=page_number(params))
     numbers = [run.pk for run in page.rows]
     rewards = run_reads.reward_series(numbers)
     drawn = [number for number in numbers if rewards[number]][:MOST_RUNS]
@@ -169,7 +169,7 @@ def build_experiment(
         ),
         results=build_results(arms),
         page=page,
-        rows=run_rows(list(page.rows), rewards),
+        rows=run_rows(page.rows, rewards),
         heldout=heldout,
         heldout_is_comparable=len({tasks for row in heldout for tasks in row.tasks}) <= 1,
         charts=chart.as_json(),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -13,7 +13,7 @@ from django.utils import timezone
 from webapp.core.contexts.charts import RUN_CHARTS
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.numbers import MOST_ID, bounds, whole
-from webapp.runs.contexts.config_view import show
+from webapp.runs.contexts.config_view import Difference, compare_settings
 from webapp.runs.contexts.header import elapsed
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.models.iterations import Evaluation
@@ -28,8 +28,6 @@ MOST_KEYS = 12
 """Maximum metrics of one request for points."""
 COLOURS = 9
 DASHES = 3
-UNCOMPARED = frozenset({"name"})
-"""Settings that differ between any two runs."""
 AXES = (
     (Axis.ITERATION.value, "iteration"), (Axis.TIME.value, "time, hours"),
     (Axis.TOKENS.value, "tokens trained on"),
@@ -55,14 +53,6 @@ class ComparedRun:
     elapsed_seconds: float | None
     without_url: str
     """URL of the comparison without this run."""
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A setting that differs between runs; None where a run has no such setting."""
-
-    key: str
-    values: tuple[str | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,20 +168,6 @@ def _charts(compared: Sequence[ComparedRun]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Difference, ...], int]:
-    """Return the settings that differ between configurations, and the number of equal settings."""
-    flat = [dict(_leaves(config)) for config in configs]
-    keys = dict.fromkeys(key for settings in flat for key in settings if key not in UNCOMPARED)
-    different = [
-        key for key in keys if any(_value(settings, key) != _value(flat[0], key) for settings in flat)
-    ]
-    rows = tuple(
-        Difference(key, tuple(show(settings[key])[:300] if key in settings else None for settings in flat))
-        for key in different
-    )
-    return rows, len(keys) - len(rows)
-
-
 def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
     """Return the runs of a comparison, the settings that differ and the metrics of the runs, as JSON.
 
@@ -209,18 +185,6 @@ def summarise_comparison(texts: Sequence[str]) -> dict[str, Any]:
         "num_equal": num_equal,
         "metrics": sorted(metrics),
     }
-
-
-def _value(settings: Mapping[str, Any], key: str) -> tuple[bool, Any]:
-    return key in settings, settings.get(key)
-
-
-def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def build_series(texts: Sequence[str], params: Mapping[str, str]) -> dict[str, object]:

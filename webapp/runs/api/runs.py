@@ -15,10 +15,12 @@ from webapp.core.permissions import check_change
 from webapp.experiments.models import Experiment
 from webapp.experiments.selectors import experiment_named
 from webapp.rollouts.selectors import scores as score_reads
+from webapp.runs.contexts.run_table import RunTable, plain_values, read_table
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import engines as engine_reads
 from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.run_table import RunFilters, RunGroup
 from webapp.runs.services import attempts
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.edits import version_of
@@ -93,11 +95,33 @@ class RunCosts(RunDetail):
     """Reason for a queued run's wait, or the launcher's report about a live run; else empty."""
 
 
+class RunListed(RunOut):
+    """A run of the runs table."""
+
+    values: dict[str, Any] = Field(default_factory=dict)
+    """Values of the columns by key; empty without ``columns``."""
+
+
+class RunGroupOut(Schema):
+    """Runs with the same value of the column they are grouped by, over all pages."""
+
+    value: Any = None
+    num_runs: int
+    num_rates: int
+    """Runs with a held-out rate."""
+    mean: float | None
+    """Mean of their newest held-out rates; null without any."""
+    lowest: float | None
+    highest: float | None
+
+
 class RunPage(Schema):
     """One page of runs, and their total number."""
 
     total: int
-    items: list[RunOut]
+    items: list[RunListed]
+    groups: list[RunGroupOut]
+    """Groups with runs on the page, in its order; empty without ``group``."""
 
 
 class RunQuery(Schema):
@@ -111,6 +135,10 @@ class RunQuery(Schema):
     dataset: str = ""
     archived: str = ""
     """``only`` selects archived runs, ``all`` includes them."""
+    sort: str = "-id"
+    """Key of a column, with a leading minus for descending."""
+    group: str = ""
+    """``experiment``, ``recipe``, ``dataset``, ``model``, ``state``, or ``set:`` and a setting."""
 
 
 class RunIn(Schema):
@@ -202,12 +230,35 @@ def recipes(request: HttpRequest) -> list[RecipeOut]:
 
 @router.get("/runs", auth=viewer, response=RunPage)
 def list_runs(
-    request: HttpRequest, filters: Query[RunQuery], page: int = 1, size: int = 50
+    request: HttpRequest, filters: Query[RunQuery], columns: str = "", page: int = 1, size: int = 50
 ) -> dict[str, Any]:
-    """List runs, newest first; ``state=active`` selects queued and live runs."""
-    wanted = run_reads.RunFilters(**filters.model_dump())
-    runs = run_reads.list_runs(wanted, number=page, size=max(1, min(size, 200)))
-    return {"total": runs.total, "items": list(runs.rows)}
+    """List runs, newest first; ``state=active`` selects queued and live runs.
+
+    ``columns`` has keys separated by commas: those of the page of runs, ``set:SETTING`` and ``metric:NAME``.
+    """
+    table = read_table(
+        RunFilters(**filters.model_dump()), columns=columns, number=page, size=max(1, min(size, 200))
+    )
+    return list_record(table, with_values=bool(columns))
+
+
+def list_record(table: RunTable, *, with_values: bool) -> dict[str, Any]:
+    """Return the content of ``RunPage``; ``with_values`` adds the values of the columns."""
+    for row in table.rows:
+        row.run.values = plain_values(row) if with_values else {}  # type: ignore[attr-defined]
+    return {
+        "total": table.page.total,
+        "items": [row.run for row in table.rows],
+        "groups": [_group(row.begins) for row in table.rows if row.begins is not None],
+    }
+
+
+def _group(group: RunGroup) -> dict[str, Any]:
+    rates = group.rates
+    return {
+        "value": group.value, "num_runs": group.num_runs, "num_rates": len(rates), "mean": group.mean,
+        "lowest": rates[0] if rates else None, "highest": rates[-1] if rates else None,
+    }  # fmt: skip
 
 
 @router.post("/runs", auth=operator, response={201: RunDetail})

@@ -10,15 +10,19 @@ import typer
 
 from engine.terminal import visible_line
 from webapp.core.cli import AsJson, CommandError, Number, at_most_one, command_group, print_json
+from webapp.core.contexts.words import show
 from webapp.experiments.models import Experiment
 from webapp.experiments.selectors import experiment_named
 from webapp.runs.api.logs import LogOut
+from webapp.runs.api.runs import RunPage, list_record
 from webapp.runs.api.timelines import TimelinePage
 from webapp.runs.cli.describe import RunId, describe, find_run, run_record
 from webapp.runs.cli.launch import print_run
+from webapp.runs.contexts.rows import COLUMNS, RunRow
+from webapp.runs.contexts.run_table import parse_columns, plain_values, read_table
 from webapp.runs.contexts.timeline import Strip, build_timeline
 from webapp.runs.selectors.logs import log_tail
-from webapp.runs.selectors.runs import RunFilters, list_runs
+from webapp.runs.selectors.run_table import GROUPS, RunFilters, RunGroup, is_group
 from webapp.runs.selectors.timelines import list_timelines
 from webapp.runs.services import attempts, edits, runs
 
@@ -34,10 +38,29 @@ def list_(
         str | None, typer.Option(help="Only runs of the experiment with this name.")
     ] = None,
     archived: Annotated[bool, typer.Option("--archived", help="Include archived runs.")] = False,
+    sort: Annotated[
+        str, typer.Option(help="Column to sort by, with a minus in front for descending.")
+    ] = "-id",
+    columns: Annotated[
+        str,
+        typer.Option(
+            metavar="KEY,KEY",
+            help=f"Columns instead of the state: {', '.join(COLUMNS)}, set:SETTING, metric:NAME.",
+        ),
+    ] = "",
+    group_by: Annotated[
+        str, typer.Option(help=f"Group by {', '.join(GROUPS)} or set:SETTING, with mean held-out rates.")
+    ] = "",
     number: Number = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List the newest runs."""
+    """List the newest runs, or a table of them."""
+    if group_by and not is_group(group_by):
+        raise CommandError(
+            f"runs cannot be grouped by '{group_by}', only by {', '.join(GROUPS)}, set:SETTING"
+        )
+    if columns and (unknown := set(columns.split(",")) - {column.key for column in parse_columns(columns)}):
+        raise CommandError(f"there is no column '{min(unknown)}'; `trainyard run list --help` lists them")
     try:
         chosen = experiment_named(experiment) if experiment is not None else None
     except Experiment.DoesNotExist as error:
@@ -48,14 +71,33 @@ def list_(
         tag=tag,
         experiment=chosen.pk if chosen is not None else None,
         archived="all" if archived else "",
+        sort=sort,
+        group=group_by,
     )
-    page = list_runs(filters, number=1, size=number)
+    table = read_table(filters, columns=columns, number=1, size=number)
     if as_json:
-        print_json({"total": page.total, "items": [run_record(run) for run in page.rows]})
+        print_json(RunPage.model_validate(list_record(table, with_values=bool(columns))).model_dump())
         return
-    for run in page.rows:
-        print(describe(run))
-    print(f"{len(page.rows)} of {page.total} runs")
+    for row in table.rows:
+        if row.begins is not None:
+            print(visible_line(f"{group_by} {describe_group(row.begins)}"))
+        print(table_line(row) if columns else describe(row.run))
+    print(f"{len(table.rows)} of {table.page.total} runs")
+
+
+def describe_group(group: RunGroup) -> str:
+    """Return a group's value, number of runs and mean held-out rate as text."""
+    text = f"{show(group.value)}: {group.num_runs} runs"
+    if group.mean is None:
+        return f"{text}, no held-out rate"
+    spread = f"{group.rates[0]:.1%} to {group.rates[-1]:.1%}"
+    return f"{text}, mean held-out rate {group.mean:.1%} ({spread}, {len(group.rates)} runs)"
+
+
+def table_line(row: RunRow) -> str:
+    """Return a run with the values of its columns as a line."""
+    values = (f"{key}={show(value)}" for key, value in plain_values(row).items())
+    return visible_line(" · ".join([f"run {row.run.pk}", row.run.name, *values]))
 
 
 @app.command()

@@ -1,9 +1,8 @@
-"""A run's configuration as a table: every setting with its meaning, its value and the recipe's."""
+"""A run's configuration as a table: settings with meaning, value and the recipe's; settings that differ."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +14,10 @@ from engine.config.contradictions import LintFinding
 from engine.config.recipes import RECIPES
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
+from webapp.core.contexts.words import show
+
+UNCOMPARED = frozenset({"name"})
+"""Settings that differ between any two runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +46,6 @@ class SettingSection:
     def num_changed(self) -> int:
         """Return the number of settings that differ from the recipe."""
         return sum(setting.changed for setting in self.settings)
-
-
-def show(value: object) -> str:
-    """Return a setting's value for people: lists with commas, objects as JSON, "–" for none, yes and no."""
-    if value is None:
-        return "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float) and value.is_integer():
-        return str(int(value))
-    if isinstance(value, list | tuple):
-        return ", ".join(show(item) for item in value) or "–"
-    if isinstance(value, Mapping):
-        return json.dumps(value, ensure_ascii=False) if value else "–"
-    return str(value)
 
 
 def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ...]:
@@ -120,3 +108,37 @@ def _section(
         settings.append(Setting(f"{prefix}{key}", key, show(value), show(base.get(key)), changed, help_text))
     doc = (type(model).__doc__ or "").strip().split("\n")[0] if model is not None and prefix else ""
     return SettingSection(name, doc, tuple(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A setting that differs between runs; None where a run has no such setting."""
+
+    key: str
+    values: tuple[str | None, ...]
+
+
+def compare_settings(configs: Sequence[Mapping[str, Any]]) -> tuple[tuple[Difference, ...], int]:
+    """Return the settings that differ between configurations, and the number of equal settings."""
+    flat = [dict(_leaves(config)) for config in configs]
+    keys = dict.fromkeys(key for settings in flat for key in settings if key not in UNCOMPARED)
+    different = [
+        key for key in keys if any(_value(settings, key) != _value(flat[0], key) for settings in flat)
+    ]
+    rows = tuple(
+        Difference(key, tuple(show(settings[key])[:300] if key in settings else None for settings in flat))
+        for key in different
+    )
+    return rows, len(keys) - len(rows)
+
+
+def _value(settings: Mapping[str, Any], key: str) -> tuple[bool, Any]:
+    return key in settings, settings.get(key)
+
+
+def _leaves(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,4 +1,4 @@
-"""The list of runs, and one run's page with its tabs."""
+"""The page of one run, with its tabs."""
 
 from __future__ import annotations
 
@@ -7,18 +7,15 @@ from dataclasses import dataclass, fields
 
 from django.urls import reverse
 
-from engine.types import RunKind, RunState
 from webapp.core.contexts.charts import CHARTED, ChartSet, announced_charts, charts_of, run_charts
 from webapp.core.contexts.frame import Crumb, LiveCursor, run_crumbs
-from webapp.core.contexts.numbers import MOST_ID, bounds, whole
+from webapp.core.contexts.numbers import bounds
 from webapp.core.contexts.words import in_words
 from webapp.core.permissions import Role, change_refusal, shows_rollouts
-from webapp.core.selectors import Page
 from webapp.evaluations.contexts.evaluations import EvaluationPlot, run_evaluations
 from webapp.runs.contexts.collection import ENDED
 from webapp.runs.contexts.edit_form import EditForm, edit_form
 from webapp.runs.contexts.header import RunHeader, build_header
-from webapp.runs.contexts.rows import RunRow, run_rows
 from webapp.runs.contexts.tabs import Panel, Tab, build_panel, tab_names, tabs_of
 from webapp.runs.kinds import TABS, kind_of
 from webapp.runs.models.alerts import Alert
@@ -28,95 +25,11 @@ from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors import series as series_reads
 from webapp.runs.selectors.iterations import Funnel, Point
-from webapp.runs.selectors.runs import RunFilters
 
 MOST_POINTS = 512
 """Greatest number of iterations charted one by one; of longer runs all but the tail are in buckets."""
 _TAIL = 64
 """Newest iterations of a long run that are charted one by one."""
-ARCHIVED_CHOICES = (("all", "shown too"), ("only", "only these"))
-"""Choices (value, label) of the filter for archived runs; hidden without one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunListContext:
-    """The list."""
-
-    section: str
-    crumbs: tuple[Crumb, ...]
-    page: Page[Run]
-    rows: tuple[RunRow, ...]
-    filters: RunFilters
-    states: tuple[str, ...]
-    kinds: tuple[str, ...]
-    experiments: tuple[tuple[int, str], ...]
-    datasets: tuple[str, ...]
-    tags: tuple[str, ...]
-    archived_choices: tuple[tuple[str, str], ...]
-    params: Mapping[str, str]
-    filtered: bool
-    can_operate: bool
-
-
-def parse_run_filters(params: Mapping[str, str]) -> RunFilters:
-    """Return filters from a query string; an invalid experiment is ignored."""
-    experiment = params.get("experiment", "")
-    return RunFilters(
-        state=params.get("state", ""),
-        kind=params.get("kind", ""),
-        experiment=whole(experiment, most=MOST_ID),
-        dataset=params.get("dataset", ""),
-        tag=params.get("tag", ""),
-        archived=params.get("archived", ""),
-        q=params.get("q", "").strip(),
-        sort=params.get("sort", "-id"),
-    )
-
-
-def page_number(params: Mapping[str, str]) -> int:
-    """Return ``page`` of a query string; 1 if it is missing or invalid."""
-    return whole(params.get("page", "")) or 1
-
-
-def build_run_list(params: Mapping[str, str], *, can_operate: bool) -> RunListContext:
-    """Return the list, filtered and sorted by the query string."""
-    filters = parse_run_filters(params)
-    page = run_reads.list_runs(filters, number=page_number(params))
-    rewards = run_reads.reward_series([run.pk for run in page.rows])
-    return RunListContext(
-        section="runs",
-        crumbs=(Crumb("Runs"),),
-        page=page,
-        rows=run_rows(list(page.rows), rewards),
-        filters=filters,
-        states=("active", *(str(state) for state in RunState)),
-        kinds=tuple(str(kind) for kind in RunKind),
-        experiments=tuple(run_reads.experiment_choices()),
-        datasets=tuple(run_reads.dataset_choices()),
-        tags=tuple(run_reads.tag_choices()),
-        archived_choices=ARCHIVED_CHOICES,
-        params=dict(params),
-        filtered=filters != RunFilters(sort=filters.sort),
-        can_operate=can_operate,
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SelectedRunsContext:
-    """Runs to be changed together."""
-
-    section: str
-    crumbs: tuple[Crumb, ...]
-    runs: tuple[Run, ...]
-    back: str
-    """Query string of the list that they were selected in."""
-
-
-def build_selected_runs(runs: Sequence[Run], *, back: str) -> SelectedRunsContext:
-    """Return the context of the page of selected runs, by number; ``back`` is the query of their list."""
-    crumbs = (Crumb("Runs", reverse("run-list")), Crumb("selected"))
-    ordered = sorted(runs, key=lambda run: run.pk)
-    return SelectedRunsContext(section="runs", crumbs=crumbs, runs=tuple(ordered), back=back)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

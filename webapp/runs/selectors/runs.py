@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from django.db.models import (
@@ -19,12 +18,11 @@ from django.db.models import (
     TextField,
     When,
 )
-from django.db.models.fields.json import KT
+from django.db.models.fields.json import KT, KeyTextTransform
 from django.db.models.functions import Cast
 from django.utils import timezone
 
 from engine.types import RunKind, RunState
-from webapp.core.selectors import Page, paginate
 from webapp.datasets.models.datasets import Dataset
 from webapp.experiments.models import Experiment
 from webapp.rollouts.models.trajectories import Group
@@ -35,53 +33,33 @@ from webapp.runs.models.runs import Run, RunAttempt
 ACTIVE_STATES = (RunState.STARTING, RunState.RUNNING, RunState.PAUSED, RunState.STOPPING, RunState.QUEUED)
 STALE_AFTER = timedelta(seconds=30)
 """Age of the last heartbeat from which a live run is stale (the engine sends one every 2 s)."""
-SORTS = {
-    "id": F("id"), "name": F("name"), "state": F("state"), "kind": F("kind"), "reward": F("reward"),
-    "heldout": F("heldout"),
-    "started": F("running_at"), "progress": F("current_iteration"),
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunFilters:
-    """Filters and order of the list of runs; empty means everything."""
-
-    state: str = ""
-    kind: str = ""
-    experiment: int | None = None
-    dataset: str = ""
-    tag: str = ""
-    archived: str = ""
-    """``only`` selects archived runs, ``all`` includes them; they are left out otherwise."""
-    q: str = ""
-    sort: str = "-id"
-    """A key of ``SORTS``, with a leading minus for descending."""
 
 
 def with_reward(runs: QuerySet[Run]) -> QuerySet[Run]:
     """Annotate ``reward``, the mean of the newest finished iteration (None before one), and ``policy``."""
-    newest = (
-        Iteration.objects.filter(run=OuterRef("pk"), finished_at__isnull=False)
-        .order_by("-index")
-        .annotate(value=Cast(KT("metrics__reward/mean"), FloatField()))
-        .values("value")[:1]
-    )
     return (
         runs.select_related("experiment", "dataset", "created_by")
         .defer("config", "funnel")
-        .annotate(reward=Subquery(newest, output_field=FloatField()), policy=F("config__policy"))
+        .annotate(reward=newest_metric("reward/mean"), policy=F("config__policy"))
     )
 
 
-def _heldout(evaluations: QuerySet[Evaluation]) -> QuerySet[Evaluation]:
-    """Return evaluations on other than training tasks: those named ``heldout`` first, the newest first."""
+def newest_metric(key: str) -> Subquery:
+    """Return a metric of a run's newest finished iteration as an expression."""
+    newest = Iteration.objects.filter(run=OuterRef("pk"), finished_at__isnull=False).order_by("-index")
+    value = Cast(KeyTextTransform(key, "metrics"), FloatField())
+    return Subquery(newest.annotate(value=value).values("value")[:1], output_field=FloatField())
+
+
+def heldout_first(evaluations: QuerySet[Evaluation]) -> QuerySet[Evaluation]:
+    """Return a run's evaluations on other than training tasks: ``heldout`` first, then the newest."""
     others = evaluations.exclude(name="train")
     return others.order_by("run_id", Case(When(name="heldout", then=0), default=1), "-iteration", "name")
 
 
 def newest_heldout(run_ids: Collection[int]) -> dict[int, Evaluation]:
     """Return the newest evaluation of each run that has one, on other than training tasks."""
-    rows = _heldout(Evaluation.objects.filter(run_id__in=run_ids)).distinct("run_id")
+    rows = heldout_first(Evaluation.objects.filter(run_id__in=run_ids)).distinct("run_id")
     return {row.run_id: row for row in rows}
 
 
@@ -92,33 +70,6 @@ def first_and_newest_heldout(run_ids: Collection[int]) -> dict[int, tuple[Evalua
     rows = rows.order_by("run_id", "name", "iteration").distinct("run_id", "name")
     first = {(row.run_id, row.name): row for row in rows}
     return {run_id: (first[run_id, row.name], row) for run_id, row in newest.items()}
-
-
-def list_runs(filters: RunFilters, *, number: int, size: int = 50) -> Page[Run]:
-    """Return one page of runs, newest first unless sorted otherwise."""
-    runs = with_reward(Run.objects.all())
-    if filters.archived != "all":
-        runs = runs.filter(archived_at__isnull=filters.archived != "only")
-    if filters.tag:
-        runs = runs.filter(tags__contains=[filters.tag])
-    if filters.state == "active":
-        runs = runs.filter(state__in=ACTIVE_STATES)
-    elif filters.state:
-        runs = runs.filter(state=filters.state)
-    if filters.kind:
-        runs = runs.filter(kind=filters.kind)
-    if filters.experiment:
-        runs = runs.filter(experiment_id=filters.experiment)
-    if filters.dataset:
-        runs = runs.filter(dataset__name=filters.dataset)
-    if filters.q:
-        runs = runs.filter(Q(name__icontains=filters.q) | Q(recipe__icontains=filters.q))
-    if filters.sort.lstrip("-") == "heldout":
-        newest = _heldout(Evaluation.objects.filter(run=OuterRef("pk"))).values("solve_rate")[:1]
-        runs = runs.annotate(heldout=Subquery(newest))
-    column = SORTS.get(filters.sort.lstrip("-"), F("id"))
-    order = column.desc(nulls_last=True) if filters.sort.startswith("-") else column.asc(nulls_last=True)
-    return paginate(runs.order_by(order, "-id"), number=number, size=size)
 
 
 def active_runs(limit: int = 20) -> list[Run]:

@@ -15,6 +15,7 @@ from django.db.models.functions import Cast
 
 from webapp.runs.models.iterations import Evaluation, Iteration
 from webapp.runs.models.runs import Run
+from webapp.runs.selectors.run_table import newest_metrics
 
 TRAINED = "tokens/trained"
 """Metric whose running sum is the axis of tokens."""
@@ -184,9 +185,7 @@ def evaluated(
 
 def reported_metrics(run_ids: Iterable[int]) -> set[str]:
     """Return the names of the metrics in the newest finished iterations of the runs."""
-    newest = Iteration.objects.filter(run_id__in=list(run_ids), finished_at__isnull=False)
-    rows = newest.order_by("run_id", "-index").distinct("run_id").values_list("metrics", flat=True)
-    return {key for metrics in rows for key in metrics}
+    return {key for metrics in newest_metrics(list(run_ids)).values() for key in metrics}
 
 
 def evaluation_keys(run_ids: Iterable[int]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.models import User
@@ -28,13 +29,16 @@ from webapp.core.services import audit
 from webapp.rollouts.services import annotations as annotation_writes
 from webapp.runs.contexts.downloads import checkpoint_download, file_download
 from webapp.runs.contexts.edit_form import build_edit_conflict
-from webapp.runs.contexts.runs import build_run_detail, build_run_list, build_selected_runs
+from webapp.runs.contexts.run_table import build_run_list, build_selected_runs, parse_columns
+from webapp.runs.contexts.runs import build_run_detail
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import alerts as alert_reads
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import find_checkpoint
 from webapp.runs.selectors.files import open_file
+from webapp.runs.selectors.run_views import default_view
 from webapp.runs.services import edits as run_edits
+from webapp.runs.services import run_views as view_writes
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.edits import Edit, EditConflictError
 from webapp.runs.services.states import IllegalTransitionError
@@ -69,9 +73,57 @@ def run_to_change(run_id: int, person: Person) -> Run:
 
 @viewer
 def run_list(request: HttpRequest, person: Person) -> HttpResponse:
-    """Render the runs, filtered and sorted by the query string."""
-    context = build_run_list(params_of(request), can_operate=person.can_operate)
+    """Render the runs table as the query string says; without one, the person's default view.
+
+    ``show``, repeated, is what the form of columns sends; it becomes ``columns``.
+    """
+    params = params_of(request)
+    if not request.GET and (view := default_view(person.user.pk)) is not None and view.query:
+        return redirect(f"{reverse('run-list')}?{view.query}")
+    if "show" in params:
+        shown = parse_columns(",".join(request.GET.getlist("show")))
+        kept = {key: value for key, value in params.items() if value and key not in ("show", "columns")}
+        keys = ",".join(column.key for column in shown)
+        return redirect(f"{reverse('run-list')}?{urlencode({**kept, 'columns': keys}, safe=',:/')}")
+    context = build_run_list(params, user_id=person.user.pk, can_operate=person.can_operate)
     return page(request, person, "runs/list.html", context)
+
+
+@viewer
+@require_POST
+def run_view_save(request: HttpRequest, person: Person) -> HttpResponse:
+    """Save the table's query string as a view of the person."""
+    form = posted_of(request)
+    query, is_default = form.get("query", ""), form.get("is_default") == "1"
+    try:
+        view = view_writes.save_view(
+            user=person.user, name=form.get("name", ""), query=query, is_default=is_default
+        )
+    except ConfigError as error:
+        messages.error(request, f"The view was not saved: {error}")
+    else:
+        query = view.query
+        messages.success(request, f"The view {view.name} was saved.")
+    return _to_list(query)
+
+
+@viewer
+@require_POST
+def run_view_remove(request: HttpRequest, person: Person) -> HttpResponse:
+    """Remove a view of the person."""
+    form = posted_of(request)
+    try:
+        view_writes.remove_view(user=person.user, name=form.get("name", ""))
+    except ConfigError as error:
+        messages.error(request, str(error))
+    return _to_list(form.get("query", ""))
+
+
+def _to_list(query: str) -> HttpResponseRedirect:
+    """Redirect to the runs table with a query string that a person sent."""
+    # Encoded anew: as sent, it could hold characters that a header must not.
+    filters = QueryDict(query[:2000]).urlencode(safe=",:/") or "view=all"
+    return redirect(f"{reverse('run-list')}?{filters}")
 
 
 @operator
@@ -94,9 +146,7 @@ def run_selected(request: HttpRequest, person: Person) -> HttpResponse:
         messages.error(request, f"{others} more run{'s were' if others != 1 else ' was'} not changed.")
     if not changed and not refused:
         messages.info(request, "Nothing was changed: the selected runs are so already.")
-    # Encoded anew: as sent, it could hold characters that a header must not.
-    filters = QueryDict(request.POST.get("back", "")[:2000]).urlencode()
-    return redirect(f"{reverse('run-list')}?{filters}" if filters else "run-list")
+    return _to_list(request.POST.get("back", ""))
 
 
 def _change_selected(runs: Sequence[Run], action: str, tag: str, person: Person) -> tuple[int, list[str]]:

@@ -15,8 +15,8 @@ from tests.builders.web.event_builders import Stream, ref
 from tests.builders.web.web_builders import launched, make_run, make_user, post
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
-from webapp.experiments.contexts.run_comparison import compare_settings
 from webapp.models import Evaluation, Iteration, Run
+from webapp.runs.contexts.config_view import compare_settings
 from webapp.runs.selectors.series import Axis, bucketed, evaluated
 
 pytestmark = pytest.mark.django_db

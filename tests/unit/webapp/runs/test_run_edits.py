@@ -14,7 +14,7 @@ from tests.builders.web.web_builders import hand_over, make_run, make_user
 from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Experiment, Run
 from webapp.runs.selectors import runs as reads
-from webapp.runs.selectors.runs import RunFilters
+from webapp.runs.selectors.run_table import RunFilters, list_runs
 from webapp.runs.services import batches, edits
 from webapp.runs.services import runs as run_writes
 
@@ -70,7 +70,7 @@ def test_run_list_filters_by_tag_and_omits_archived_runs(operator: Client) -> No
     operator.post(f"/runs/{other.pk}/archive/")
 
     def run_ids(**filters: str) -> list[int]:
-        return [run.pk for run in reads.list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
+        return [run.pk for run in list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
 
     assert run_ids() == run_ids(tag='a"b') == [tagged.pk]
     assert run_ids(archived="only") == [other.pk]

@@ -25,8 +25,7 @@ from webapp.rollouts.contexts.advantage import equation
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
 from webapp.rollouts.selectors.search import Match, TrajectoryFilters, search
 from webapp.runs.selectors import iterations
-from webapp.runs.selectors import runs as run_reads
-from webapp.runs.selectors.runs import RunFilters
+from webapp.runs.selectors.run_table import RunFilters, list_runs
 
 pytestmark = pytest.mark.django_db
 
@@ -167,7 +166,7 @@ def test_run_list_filters_and_sorts(operator: Client) -> None:
     Run.objects.filter(pk=second.pk).update(state="failed", kind="evaluate")
 
     def run_ids(**filters: object) -> list[int]:
-        return [run.pk for run in run_reads.list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
+        return [run.pk for run in list_runs(RunFilters(**filters), number=1).rows]  # type: ignore[arg-type]
 
     assert run_ids() == [second.pk, first.pk]
     assert run_ids(sort="id") == run_ids(sort="name") == [first.pk, second.pk]
@@ -191,7 +190,7 @@ def test_run_list_shows_the_newest_heldout_rate_and_sorts_by_it(operator: Client
             num_solved=2, solve_rate=rate, interval_low=rate / 2, interval_high=rate,
             finished_at=timezone.now(),
         )  # fmt: skip
-    rows = run_reads.list_runs(RunFilters(sort="-heldout"), number=1).rows
+    rows = list_runs(RunFilters(sort="-heldout"), number=1).rows
     assert [run.pk for run in rows] == [better.pk, worse.pk, without.pk]
     page = operator.get("/runs/?sort=-heldout").content.decode().replace("\u202f", " ")
     assert "62.5 %" in page
