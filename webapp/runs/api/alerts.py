@@ -35,18 +35,34 @@ class AlertOut(Schema):
     """In lists: open alerts of its run and code, itself included."""
 
 
+class AlertKindOut(Schema):
+    """Open alerts of one code over all runs."""
+
+    code: str
+    num_alerts: int
+    num_runs: int
+
+
 class AlertList(Schema):
-    """The newest open alert of each kind, and the number of kinds."""
+    """The newest open alert of each run and code, and the number of such pairs."""
 
     total: int
     items: list[AlertOut]
+    kinds: list[AlertKindOut]
+    """Codes, the newest first; empty for one run."""
 
 
 @router.get("/alerts", auth=viewer, response=AlertList)
 def list_alerts(request: HttpRequest, run: int | None = None, size: int = 50) -> dict[str, Any]:
     """List open alerts, newest first; without ``run`` those of runs that are not archived, except notes."""
-    alerts, total = reads.open_alerts(run_id=run, limit=max(1, min(size, 200)))
-    return {"total": total, "items": alerts}
+    return alert_list(run, max(1, min(size, 200)))
+
+
+def alert_list(run_id: int | None, size: int) -> dict[str, Any]:
+    """Return the content of ``AlertList``."""
+    alerts, total = reads.open_alerts(run_id=run_id, limit=size)
+    kinds = reads.alert_kinds()[0] if run_id is None else []
+    return {"total": total, "items": alerts, "kinds": kinds}
 
 
 @router.post("/alerts/{int:alert_id}/acknowledge", auth=operator, response=AlertOut)

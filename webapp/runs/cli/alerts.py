@@ -9,7 +9,7 @@ import typer
 from engine.terminal import visible_line
 from webapp.core.cli import AsJson, CommandError, Number, command_group, print_json
 from webapp.rollouts.services import annotations as annotation_writes
-from webapp.runs.api.alerts import AlertList
+from webapp.runs.api.alerts import AlertList, alert_list
 from webapp.runs.selectors import alerts as reads
 
 app = command_group("List and acknowledge alerts of runs.")
@@ -19,11 +19,15 @@ OfRun = Annotated[int | None, typer.Option("--run", help="Only alerts of this ru
 @app.command("list")
 def list_(run: OfRun = None, number: Number = 20, as_json: AsJson = False) -> None:
     """List alerts that nobody has acknowledged, newest first."""
-    alerts, total = reads.open_alerts(run_id=run, limit=number)
+    listed = alert_list(run, number)
     if as_json:
-        print_json(AlertList.model_validate({"total": total, "items": alerts}).model_dump())
+        print_json(AlertList.model_validate(listed).model_dump())
         return
-    for alert in alerts:
+    for kind in listed["kinds"]:
+        print(
+            visible_line(f"{kind.code}: {kind.num_alerts} in {kind.num_runs} run{'s' * (kind.num_runs != 1)}")
+        )
+    for alert in listed["items"]:
         alike = f" ×{alert.num_alike}" if alert.num_alike > 1 else ""
         parts = (
             f"alert {alert.pk}",
@@ -33,7 +37,7 @@ def list_(run: OfRun = None, number: Number = 20, as_json: AsJson = False) -> No
             alert.message,
         )
         print(visible_line(" · ".join(parts)))
-    print(f"{len(alerts)} of {total} kinds of open alerts")
+    print(f"{len(listed['items'])} of {listed['total']} kinds of open alerts")
 
 
 @app.command()

@@ -58,6 +58,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType({
         Column(key="progress", label="Progress", css="n"),
         Column(key="reward", label="Reward", css="n", title="mean reward of the newest finished iteration"),
         Column(key="heldout", label="Held-out", css="n", title="newest held-out solve rate, 95 % interval"),
+        Column(key="gain", label="Held-out, first → now", css="n", title="held-out solve rates"),
         Column(key="trend", label="Reward over time", css="trend"),
         Column(key="started", label="Started, UTC"),
     )
@@ -97,6 +98,8 @@ class RunRow:
     """Current work of a live run."""
     heldout: Evaluation | None
     """Newest evaluation on other than training tasks."""
+    first: Evaluation | None
+    """The run's first evaluation of that name, where the column ``gain`` is shown."""
     cells: tuple[tuple[Column, Any], ...]
     """The shown columns; those of settings and metrics with a value, None where it is not known."""
     begins: RunGroup | None
@@ -128,7 +131,12 @@ def run_rows(
         values: values of settings and metrics, by run and column.
         begins: groups, by their first run.
     """
-    heldout = run_reads.newest_heldout([run.pk for run in runs])
+    numbers = [run.pk for run in runs]
+    shows_gain = COLUMNS["gain"] in columns
+    pairs = run_reads.first_and_newest_heldout(numbers) if shows_gain else {}
+    first = {run_id: before for run_id, (before, _) in pairs.items()}
+    newest = {run_id: now for run_id, (_, now) in pairs.items()}
+    heldout = newest if shows_gain else run_reads.newest_heldout(numbers)
     return tuple(
         RunRow(
             run,
@@ -138,6 +146,7 @@ def run_rows(
             run_reads.is_stale(run),
             phase_of(run),
             heldout.get(run.pk),
+            first.get(run.pk),
             tuple((column, values.get(run.pk, {}).get(column.key)) for column in columns),
             begins.get(run.pk),
         )

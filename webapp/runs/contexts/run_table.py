@@ -224,7 +224,7 @@ def _choices(
 
 def plain_values(row: RunRow) -> dict[str, Any]:
     """Return a row's columns as JSON; rates are shares, times are UTC."""
-    run, rate = row.run, row.heldout
+    run, rate, first = row.run, row.heldout, row.first
     fixed = {
         "state": run.state,
         "kind": run.kind,
@@ -237,6 +237,7 @@ def plain_values(row: RunRow) -> dict[str, Any]:
         "progress": [row.done, row.total],
         "reward": getattr(run, "reward", None),
         "heldout": None if rate is None else [rate.solve_rate, rate.interval_low, rate.interval_high],
+        "gain": None if rate is None or first is None else [first.solve_rate, rate.solve_rate],
         "trend": list(row.rewards),
         "started": run.running_at,
     }

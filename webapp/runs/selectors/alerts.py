@@ -3,26 +3,56 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
-from django.db.models import Count, F, Window
+from django.db.models import Count, F, Max, QuerySet, Window
 from django.db.models.functions import RowNumber
 
 from webapp.rollouts.models.trajectories import Group
 from webapp.runs.models.alerts import Alert
 
 
-def open_alerts(*, run_id: int | None = None, limit: int = 20) -> tuple[list[Alert], int]:
-    """Return the newest open alert of each kind; a kind is a run and a code.
+@dataclass(frozen=True, slots=True)
+class AlertKind:
+    """Open alerts of one code."""
 
-    Returns:
-        The alerts with ``num_alike``, newest first, and the number of kinds.
-    """
+    code: str
+    num_alerts: int
+    num_runs: int
+
+
+def alert_kinds(*, limit: int = 20) -> tuple[list[AlertKind], int]:
+    """Return the codes of open alerts of runs that are not archived, the newest first, and their number."""
+    rows = _open(None).order_by().values("code")
+    kinds = rows.annotate(number=Count("id"), runs=Count("run", distinct=True), newest=Max("time"))
+    newest = kinds.order_by("-newest", "code").values_list("code", "number", "runs")[:limit]
+    return [AlertKind(*row) for row in newest], rows.distinct().count()
+
+
+def _open(run_id: int | None) -> QuerySet[Alert]:
     alerts = Alert.objects.filter(acknowledged_at__isnull=True)
     if run_id is not None:
-        alerts = alerts.filter(run_id=run_id)
-    else:
-        alerts = alerts.filter(run__archived_at=None).exclude(severity="info")
+        return alerts.filter(run_id=run_id)
+    return alerts.filter(run__archived_at=None).exclude(severity="info")
+
+
+def open_alerts(
+    *, run_id: int | None = None, codes: Collection[str] = (), limit: int = 20
+) -> tuple[list[Alert], int]:
+    """Return the newest open alert of each run and code.
+
+    Args:
+        run_id: only alerts of this run; None: those of runs that are not archived, except notes.
+        codes: only alerts of these codes; empty: of all.
+        limit: greatest number of alerts.
+
+    Returns:
+        The alerts with ``num_alike``, newest first, and the number of pairs of a run and a code.
+    """
+    alerts = _open(run_id)
+    if codes:
+        alerts = alerts.filter(code__in=codes)
     kind = [F("run_id"), F("code")]
     newest = alerts.annotate(
         alike=Window(Count("id"), partition_by=kind),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from datetime import timedelta
 
 import pytest
 from django.contrib.messages import get_messages
@@ -15,12 +16,13 @@ from django.utils.html import escape
 
 from engine.events.token_block import encode
 from engine.tokens import TokenRecord
+from tests.builders.commands import run_command
 from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import hand_over, launched, make_run, make_user
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
-from webapp.models import AuditEntry, Dataset, Evaluation, Experiment, Run, TokenBlob, Trajectory
+from webapp.models import Alert, AuditEntry, Dataset, Evaluation, Experiment, Run, TokenBlob, Trajectory
 from webapp.rollouts.contexts.advantage import equation
 from webapp.rollouts.contexts.snippets import snippet, words_pattern
 from webapp.rollouts.selectors.search import Match, TrajectoryFilters, search
@@ -137,6 +139,43 @@ def test_alerts_of_one_code_are_grouped_and_acknowledged_together(operator: Clie
     yard.post()
     operator.post(f"/alerts/{newest.pk}/acknowledge/")
     assert [alert.message for alert in yard.run.alerts.filter(acknowledged_at=None)] == ["unseen"]
+
+
+def test_overview_groups_alerts_by_code_over_runs(operator: Client) -> None:
+    now = timezone.now()
+    for minutes, (run, code) in enumerate(
+        [(make_run(), "kl_spike"), (make_run(), "entropy_collapse"), (make_run(), "entropy_collapse")]
+    ):
+        for number in range(2):
+            Alert.objects.create(
+                run=run, severity="warning", code=code, message=f"{code} {minutes} {number}",
+                time=now + timedelta(minutes=minutes, seconds=number),
+            )  # fmt: skip
+    page = operator.get("/").content.decode()
+    assert "4 alerts in 2 runs" in page
+    assert page.index("4 alerts in 2 runs") < page.index("Kl spike")
+    assert ("entropy_collapse 2 1" in page, "entropy_collapse 1 1" in page) == (True, True)
+    assert "entropy_collapse 2 0" not in page
+    kinds = operator.get("/api/v1/alerts").json()["kinds"]
+    assert kinds == [
+        {"code": "entropy_collapse", "num_alerts": 4, "num_runs": 2},
+        {"code": "kl_spike", "num_alerts": 2, "num_runs": 1},
+    ]
+    assert run_command("alert", "list").startswith("entropy_collapse: 4 in 2 runs\nkl_spike: 2 in 1 run\n")
+
+
+def test_overview_shows_the_first_and_the_newest_heldout_rate(operator: Client) -> None:
+    run = make_run()
+    Run.objects.filter(pk=run.pk).update(state="succeeded", finished_at=timezone.now())
+    for iteration, rate in ((0, 0.125), (2, 0.25), (4, 0.625)):
+        Evaluation.objects.create(
+            run=run, iteration=iteration, name="heldout", policy_version=1, num_samples=16, num_tasks=8,
+            num_solved=2, solve_rate=rate, interval_low=rate / 2, interval_high=rate,
+            finished_at=timezone.now(),
+        )  # fmt: skip
+    page = " ".join(operator.get("/").content.decode().replace("\u202f", " ").split())
+    assert "12.5 % → <strong>62.5 %</strong>" in page
+    assert "31 % – 62 %" in page
 
 
 def test_last_batch_has_its_own_solve_rate_interval_and_endings(yard: Yard, operator: Client) -> None:
