@@ -19,7 +19,18 @@
       field.removeAttribute("list");
       for (const [name, value] of Object.entries({ role: "combobox", "aria-autocomplete": "list", "aria-expanded": "false", autocomplete: "off" }))
         field.setAttribute(name, value);
+      explain(field);
     }
+  }
+
+  // The origin of a known value stays in sight after it was chosen.
+  function explain(field) {
+    const help = field.closest(".setting")?.querySelector(".help");
+    if (!help || field.dataset.adds) return;
+    const known = [...document.getElementById(field.dataset.list).options].find(({ value }) => value === field.value);
+    let about = help.querySelector(".chosen");
+    about ??= help.insertBefore(Object.assign(document.createElement("span"), { className: "chosen" }), help.firstChild);
+    about.textContent = known && known.label !== known.value ? `${known.label}. ` : "";
   }
 
   function close() {
@@ -30,24 +41,23 @@
     box.remove();
   }
 
-  function entry({ value, label }, at) {
+  function entry({ value, label, name }, at) {
     const item = document.createElement("li");
-    const code = item.appendChild(document.createElement("code"));
+    const code = document.createElement("code");
     code.textContent = value;
     item.dataset.value = value;
     item.id = `chooser-${at}`;
     item.setAttribute("role", "option");
     item.setAttribute("aria-selected", String(value === input.value));
-    if (label && label !== value) {
-      const about = item.appendChild(document.createElement("span"));
-      about.className = "muted small";
-      about.textContent = label;
-    }
+    if (name) item.append(Object.assign(document.createElement("span"), { className: "name", textContent: name }));
+    item.append(code);
+    const about = label === value ? "" : label.slice(name.length).replace(/^ · /, "");
+    if (about) item.append(Object.assign(document.createElement("span"), { className: "muted small", textContent: about }));
     return item;
   }
 
   function show(words) {
-    const all = [...document.getElementById(input.dataset.list).options].map(({ value, label }) => ({ value, label }));
+    const all = [...document.getElementById(input.dataset.list).options].map(({ value, label, dataset }) => ({ value, label, name: dataset.name || "" }));
     const found = all.filter(({ value, label }) => words.every((word) => `${value} ${label}`.toLowerCase().includes(word)));
     list.replaceChildren(...found.slice(0, MOST).map(entry));
     note.textContent = found.length > MOST ? `showing ${MOST} of ${found.length}; type to narrow` : `${found.length} of ${all.length} known`;
@@ -111,6 +121,7 @@
     else return;
     event.preventDefault();
   }, true);
+  document.addEventListener("change", (event) => { if (field(event)) explain(event.target); });
   list.addEventListener("pointerdown", (event) => event.preventDefault()); // the field keeps the focus
   list.addEventListener("click", (event) => {
     const item = event.target.closest("li");

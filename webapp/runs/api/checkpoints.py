@@ -12,7 +12,7 @@ from webapp.api.auth import caller, operator, viewer
 from webapp.core.services import audit
 from webapp.runs.api.runs import find
 from webapp.runs.contexts.downloads import checkpoint_download
-from webapp.runs.selectors.checkpoints import find_checkpoint, stored_checkpoints
+from webapp.runs.selectors.checkpoints import KnownCheckpoint, find_checkpoint, find_known, stored_checkpoints
 
 router = Router(tags=["runs"])
 
@@ -26,6 +26,31 @@ class CheckpointOut(Schema):
     checksum: str
     size: int
     """Bytes."""
+
+
+class KnownCheckpointOut(Schema):
+    """A checkpoint that a new run can start from."""
+
+    run_id: int
+    run_name: str
+    iteration: int
+    """Iterations completed before it."""
+    saved_at: datetime
+    reference: str
+    """Value of settings that name a checkpoint, such as ``policy.checkpoint``."""
+    solve_rate: float | None
+    """Held-out solve rate at that iteration; null where it was not measured."""
+    is_last: bool
+    """Whether it is the newest of its run, which ``run:ID`` names too."""
+
+
+@router.get("/checkpoints", auth=viewer, response=list[KnownCheckpointOut])
+def list_known_checkpoints(request: HttpRequest, q: str = "") -> list[KnownCheckpoint]:
+    """List the newest checkpoints that exist, of runs that are not archived.
+
+    ``q`` has words of run names, run numbers or references; all must occur.
+    """
+    return find_known(q)
 
 
 @router.get("/runs/{int:run_id}/checkpoints", auth=viewer, response=list[CheckpointOut])

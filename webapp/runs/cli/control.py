@@ -13,14 +13,17 @@ from webapp.core.cli import AsJson, CommandError, Number, at_most_one, command_g
 from webapp.core.contexts.words import show
 from webapp.experiments.models import Experiment
 from webapp.experiments.selectors import experiment_named
+from webapp.runs.api.checkpoints import KnownCheckpointOut
 from webapp.runs.api.logs import LogOut
 from webapp.runs.api.runs import RunPage, list_record
 from webapp.runs.api.timelines import TimelinePage
 from webapp.runs.cli.describe import RunId, describe, find_run, run_record
 from webapp.runs.cli.launch import print_run
+from webapp.runs.contexts.forms.offers import describe_checkpoint
 from webapp.runs.contexts.rows import COLUMNS, RunRow
 from webapp.runs.contexts.run_table import parse_columns, plain_values, read_table
 from webapp.runs.contexts.timeline import Strip, build_timeline
+from webapp.runs.selectors.checkpoints import find_known
 from webapp.runs.selectors.logs import log_tail
 from webapp.runs.selectors.run_table import GROUPS, RunFilters, RunGroup, is_group
 from webapp.runs.selectors.timelines import list_timelines
@@ -177,6 +180,20 @@ def edit(
         print_json(run_record(run))
     else:
         print(" · ".join([describe(run), *map(visible_line, run.tags)]))
+
+
+@app.command()
+def checkpoints(
+    words: Annotated[list[str] | None, typer.Argument(help="Words of a run's name or number.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List stored checkpoints, newest first, with the values of settings that name them."""
+    known = find_known(" ".join(words or ()))
+    if as_json:
+        print_json([KnownCheckpointOut.from_orm(checkpoint).model_dump() for checkpoint in known])
+        return
+    for checkpoint in known:
+        print(visible_line(f"{checkpoint.reference} · {describe_checkpoint(checkpoint)}"))
 
 
 @app.command()

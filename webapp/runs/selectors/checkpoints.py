@@ -100,6 +100,17 @@ def known_checkpoints(*, runs: int = 200, limit: int = 300) -> list[KnownCheckpo
     ]  # fmt: skip
 
 
+def find_known(words: str) -> list[KnownCheckpoint]:
+    """Return the known checkpoints whose run, its name or reference contain every word, whatever the case."""
+    wanted = words.lower().split()
+    return [
+        checkpoint
+        for checkpoint in known_checkpoints()
+        for text in [f"run {checkpoint.run_id} {checkpoint.run_name} {checkpoint.reference}".lower()]
+        if all(word in text for word in wanted)
+    ]
+
+
 def reference(run_id: int, folder: Path) -> str:
     """Return the reference to a checkpoint's folder for configurations."""
     return f"{run_id}/checkpoints/{folder.name}"

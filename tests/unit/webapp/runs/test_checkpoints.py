@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,8 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from tests.builders.web.web_builders import make_run, make_user, streamed
+from tests.builders.commands import run_command
+from tests.builders.web.web_builders import make_run, make_user, signed_in, streamed
 from webapp.core.permissions import Role
 from webapp.core.streaming import zipped_files
 from webapp.models import AuditEntry, Checkpoint, Evaluation, Run
@@ -103,6 +105,13 @@ def test_checkpoints_that_exist_are_offered_newest_first(home: Path) -> None:
     assert newest.endswith(" · held-out 52.3 %")
     assert offers[1].label == f"last checkpoint of {newest}"
     assert "held-out" not in offers[3].label
+    listed = signed_in(Role.VIEWER).get("/api/v1/checkpoints", {"q": "BETA 00040"}).json()
+    assert [(item["reference"], item["solve_rate"] is None) for item in listed] == [(f"{b}/00040", False)]
+    assert (
+        json.loads(run_command("run", "checkpoints", "beta", "00040", "--json"))[0]["reference"]
+        == f"{b}/00040"
+    )
+    assert run_command("run", "checkpoints", "beta").splitlines()[0] == f"{b}/00040 · {newest}"
 
 
 def test_zipped_files_refuses_symlinks(tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ class Offer:
     value: str
     label: str = ""
     """Description of the value."""
+    name: str = ""
+    """Start of the label that is shown before the value; empty where the value comes first."""
 
 
 Offers = Mapping[str, tuple[Offer, ...]]

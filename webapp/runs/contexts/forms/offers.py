@@ -127,16 +127,23 @@ def _checkpoints(limits: Allowed) -> Iterator[Offer]:
     yield from (Offer(name, "Hugging Face Hub") for name in names_of(limits.hub_models) if "*" not in name)
     yield from (Offer(name, "policy folder") for name in _policies(limits.policies))
     for checkpoint in known_checkpoints():
+        label, run = describe_checkpoint(checkpoint), _origin(checkpoint)
         if checkpoint.is_last:
-            yield Offer(f"run:{checkpoint.run_id}", f"last checkpoint of {_words(checkpoint)}")
-        yield Offer(checkpoint.reference, _words(checkpoint))
+            last = "last checkpoint of"
+            yield Offer(f"run:{checkpoint.run_id}", f"{last} {label}", f"{last} {run}")
+        yield Offer(checkpoint.reference, label, run)
 
 
-def _words(checkpoint: KnownCheckpoint) -> str:
+def describe_checkpoint(checkpoint: KnownCheckpoint) -> str:
+    """Return a checkpoint's run, iteration, date and held-out solve rate as text."""
     rate = f"held-out {100 * checkpoint.solve_rate:.1f} %" if checkpoint.solve_rate is not None else ""
-    run = f"run {checkpoint.run_id} {checkpoint.run_name}"
-    parts = (run, f"after iteration {checkpoint.iteration}", _clock(checkpoint.saved_at), rate)
+    saved = _clock(checkpoint.saved_at)
+    parts = (_origin(checkpoint), f"after iteration {checkpoint.iteration}", saved, rate)
     return " · ".join(filter(None, parts))
+
+
+def _origin(checkpoint: KnownCheckpoint) -> str:
+    return f"run {checkpoint.run_id} {checkpoint.run_name}"
 
 
 def _values(setting: Setting, limits: Allowed) -> tuple[str, ...]:
