@@ -37,7 +37,7 @@ from webapp.notifications import cli as notifications
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
 from webapp.rollouts.cli import scanners, trajectories
-from webapp.runs.cli import alerts, control, launch, machine, models, plan, quickstart, run_views
+from webapp.runs.cli import alerts, control, launch, machine, models, plan, quickstart, recipes, run_views
 from webapp.sandboxes import cli as sandboxes
 from webapp.supervisor.cli import doctor, services
 
@@ -97,6 +97,7 @@ for _commands in (
 ):
     _run.add_typer(_commands)
 _run.add_typer(run_views.app, name="view")
+_run.add_typer(recipes.app, name="recipe")
 for _commands in (imports.app, dataset_runs.app):
     datasets.app.add_typer(_commands)
 for _commands in (ingestion.trajectories_app, annotation_commands.app):

@@ -28,6 +28,7 @@ from webapp.runs.models.alerts import Alert
 from webapp.runs.models.engines import EngineReport, EngineSample
 from webapp.runs.models.events import Event
 from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
+from webapp.runs.models.recipes import SavedRecipe
 from webapp.runs.models.run_views import RunView
 from webapp.runs.models.runs import Run, RunAttempt
 from webapp.sandboxes.models import Pool, Reaper, Sandbox
@@ -61,6 +62,7 @@ __all__ = [
     "RunAttempt",
     "RunView",
     "Sandbox",
+    "SavedRecipe",
     "Scan",
     "Score",
     "SignIn",

@@ -27,7 +27,7 @@ from webapp.ingestion.services import ingest as ingest_service
 from webapp.notifications import api as notifications
 from webapp.rollouts.api import annotations as annotation_routes
 from webapp.rollouts.api import scanners, search, tokens, trajectories, what_if
-from webapp.runs.api import alerts, files, logs, plans, run_views, runs, system, timelines
+from webapp.runs.api import alerts, files, logs, plans, recipes, run_views, runs, system, timelines
 from webapp.runs.api import checkpoints as run_checkpoints
 from webapp.runs.api import edits as run_edits
 from webapp.runs.services.attempts import NoTokenError
@@ -67,6 +67,7 @@ api.add_router("", plans.router)
 api.add_router("", pool.router)
 api.add_router("", run_checkpoints.router)
 api.add_router("", run_edits.router)
+api.add_router("", recipes.router)
 api.add_router("", run_views.router)
 api.add_router("", runs.router)
 api.add_router("", scanners.router)

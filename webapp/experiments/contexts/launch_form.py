@@ -15,6 +15,7 @@ from webapp.experiments import selectors as reads
 from webapp.experiments.contexts.power import Power
 from webapp.experiments.designs import MAX_ARMS, Design, make_design, seeds_text, setting_line, stored_design
 from webapp.experiments.models import Experiment
+from webapp.runs.selectors.recipes import saved_recipes
 
 BLANK_ARMS = (("baseline", ""), ("", ""))
 
@@ -71,7 +72,7 @@ def build_launch_form(
         values=values,
         arms=arms[:MAX_ARMS],
         can_add=len(arms) < MAX_ARMS,
-        recipes=tuple(RECIPES),
+        recipes=(*RECIPES, *(recipe.name for recipe in saved_recipes())),
         refused=refused,
         checked=checked,
         power=power,

@@ -9,7 +9,6 @@ from django.http import HttpRequest
 from ninja import Field, Query, Router, Schema
 from ninja.errors import HttpError
 
-from engine.config.recipes import RECIPES
 from webapp.api.auth import caller, operator, role_of_caller, viewer
 from webapp.core.permissions import check_change
 from webapp.experiments.models import Experiment
@@ -156,15 +155,6 @@ class CloneIn(Schema):
     overrides: dict[str, Any] = Field(default_factory=dict)
 
 
-class RecipeOut(Schema):
-    """A recipe with its complete configuration."""
-
-    name: str
-    kind: str
-    description: str
-    config: dict[str, Any]
-
-
 class PointOut(Schema):
     """Metrics of one finished iteration."""
 
@@ -211,21 +201,6 @@ def find_to_change(request: HttpRequest, run_id: int) -> Run:
     run = find(run_id)
     check_change(run, role_of_caller(request), caller(request).pk)
     return run
-
-
-@router.get("/recipes", auth=viewer, response=list[RecipeOut])
-def recipes(request: HttpRequest) -> list[RecipeOut]:
-    """List all recipes."""
-    return [
-        RecipeOut(
-            name=name,
-            kind=config.kind,
-            description=(recipe.__doc__ or "").strip(),
-            config=config.model_dump(mode="json"),
-        )
-        for name, recipe in RECIPES.items()
-        if (config := recipe())
-    ]
 
 
 @router.get("/runs", auth=viewer, response=RunPage)

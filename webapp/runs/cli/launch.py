@@ -10,7 +10,7 @@ from django.conf import settings as django_settings
 from django.db import transaction
 
 from engine.config.base import parse_settings
-from engine.config.recipes import RECIPES, resolve
+from engine.config.recipes import RECIPES
 from webapp.core.cli import AsJson, CommandError, Settings, command_group, print_json
 from webapp.runs.cli.describe import (
     ExperimentName,
@@ -25,6 +25,7 @@ from webapp.runs.cli.describe import (
 from webapp.runs.models.runs import Run
 from webapp.runs.services import collection, runs
 from webapp.runs.services.collection import CollectionRequest
+from webapp.runs.services.recipes import resolve_recipe
 
 app = command_group()
 
@@ -56,13 +57,15 @@ def parse_each(setting: str | None, recipe: str, given: Mapping[str, Any]) -> li
     ((key, values),) = parse_settings([setting]).items()
     if not isinstance(values, list) or not values:
         raise CommandError(f"--each wants KEY=[VALUE, ...] with at least one value, not '{setting}'")
-    name = given.get("name", resolve(recipe).name)
+    name = given.get("name", resolve_recipe(recipe).name)
     return [{key: value, "name": f"{name} ({value})"[:200]} for value in values]
 
 
 @app.command()
 def launch(
-    recipe: Annotated[str, typer.Argument(help=", ".join(sorted(RECIPES)), show_default=False)],
+    recipe: Annotated[
+        str, typer.Argument(help=f"{', '.join(sorted(RECIPES))}, or a saved one.", show_default=False)
+    ],
     settings: Settings = None,
     each: Annotated[
         str | None,

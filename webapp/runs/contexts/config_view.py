@@ -11,10 +11,10 @@ from pydantic import BaseModel
 from engine.algorithms.describe import describe as describe_objective
 from engine.algorithms.lint import lint
 from engine.config.contradictions import LintFinding
-from engine.config.recipes import RECIPES
 from engine.config.run import TrainRun, parse_run_config
 from engine.errors import ConfigError
 from webapp.core.contexts.words import show
+from webapp.runs.services.recipes import resolve_recipe
 
 UNCOMPARED = frozenset({"name"})
 """Settings that differ between any two runs."""
@@ -53,7 +53,7 @@ def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ..
 
     A configuration that this version no longer accepts is still shown, without explanations.
     """
-    base: Mapping[str, Any] = RECIPES[recipe]().model_dump(mode="json") if recipe in RECIPES else {}
+    base = _recipe(recipe)
     try:
         model: BaseModel | None = parse_run_config(config)
     except ConfigError:
@@ -65,6 +65,14 @@ def describe(config: Mapping[str, Any], recipe: str) -> tuple[SettingSection, ..
             part = getattr(model, key, None)
             sections.append(_section(key, f"{key}.", value, base.get(key) or {}, part, known=bool(base)))
     return tuple(sections)
+
+
+def _recipe(name: str) -> Mapping[str, Any]:
+    """Return a recipe's configuration; empty if there is no such recipe, or no longer."""
+    try:
+        return resolve_recipe(name).model_dump(mode="json")
+    except ConfigError:
+        return {}
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from django.contrib.auth.models import User
 
-from engine.config.recipes import resolve
 from engine.config.recipes.quickstart import DATASET as QUICKSTART
 from engine.errors import ConfigError
 from engine.types import RunKind
@@ -17,6 +16,7 @@ from webapp.experiments.models import Experiment
 from webapp.runs.models.runs import Run
 from webapp.runs.services import runs
 from webapp.runs.services.drafts import draft
+from webapp.runs.services.recipes import resolve_recipe
 
 RECIPE = "collect"
 
@@ -50,7 +50,7 @@ def create(
 ) -> Run:
     """Create a draft. Raises ConfigError as ``runs.create``, also for recipes of other kinds."""
     overrides = _overrides(request)
-    kind = RunKind(resolve(request.recipe).kind)
+    kind = RunKind(resolve_recipe(request.recipe).kind)
     if kind is not RunKind.ROLLOUT:
         raise ConfigError(f"recipe {request.recipe} is of kind {kind}: collections need one of kind rollout")
     skipping = {**overrides, "collection.skip": request.skip}

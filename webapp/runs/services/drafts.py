@@ -24,7 +24,7 @@ from engine.algorithms.lint import lint_data
 from engine.config.base import Section
 from engine.config.contradictions import LintFinding
 from engine.config.presets import PRESETS
-from engine.config.recipes import resolve
+from engine.config.recipes import RECIPES
 from engine.config.run import (
     POLICY_TYPE_KEY,
     PRESET_KEY,
@@ -39,6 +39,7 @@ from webapp.core.services.cleaning import without_nul
 from webapp.datasets.selectors.defaults import dataset_settings, is_local
 from webapp.endpoints.services import places
 from webapp.runs.models.runs import Run
+from webapp.runs.services.recipes import resolve_recipe, setting_values
 
 M = TypeVar("M", bound=BaseModel)
 UNSET = "–"
@@ -156,7 +157,7 @@ def draft(
     overrides: Mapping[str, Any] | None = None,
     follows: Mapping[str, Any] | None = None,
 ) -> Draft:
-    """Return the draft of a recipe, or of a run to clone; a clone has no settings that follow.
+    """Return the draft of a recipe, or of a run to clone; clones and saved recipes have nothing that follows.
 
     Args:
         recipe: its name; not used for a clone.
@@ -170,11 +171,12 @@ def draft(
     """
     given = dict(overrides or {})
     check_storable(given)
-    config = parse_run_config(parent.config) if parent is not None else resolve(recipe)
+    config = parse_run_config(parent.config) if parent is not None else resolve_recipe(recipe)
     original = config.model_dump(mode="json")
     model = _select(config, given)
     if follows is None:
-        follows = _follows(original, model.model_dump(mode="json"), given) if parent is None else {}
+        is_shipped = parent is None and recipe in RECIPES
+        follows = _follows(original, model.model_dump(mode="json"), given) if is_shipped else {}
     made = Draft(original=original, model=model, follows=follows, overrides={})
     # Unknown settings are kept, so that ``resolved`` refuses them; naming a preset replaces its section.
     own = {
@@ -209,15 +211,9 @@ def as_text(value: object) -> str:
     return str(value)
 
 
-def setting_texts(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, str]]:
+def setting_texts(model: BaseModel) -> Iterator[tuple[str, str]]:
     """Yield the dotted name and the text of every setting of a configuration."""
-    dumped = model.model_dump(mode="json")
-    for name in type(model).model_fields:
-        value = getattr(model, name)
-        if isinstance(value, Section):
-            yield from setting_texts(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", as_text(dumped[name])
+    return ((name, as_text(value)) for name, value in setting_values(model))
 
 
 def policy_types(config: AnyRun) -> dict[str, tuple[str, ...]]:

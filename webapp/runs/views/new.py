@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from django.contrib import messages
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
 from engine.config.run import POLICY_TYPE_KEY, PRESET_KEY
 from engine.errors import ConfigError, Problem
@@ -20,7 +21,7 @@ from webapp.accounts.gate import operator
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of, posted_of
-from webapp.core.permissions import Person
+from webapp.core.permissions import Person, check_author
 from webapp.experiments.models import Experiment
 from webapp.runs.contexts.forms.chosen import build_chosen
 from webapp.runs.contexts.forms.differences import Difference, count_differences
@@ -31,7 +32,9 @@ from webapp.runs.contexts.forms.plan import build_plan
 from webapp.runs.contexts.forms.short_forms import SHORT_FORMS, arrange
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.recipes import saved_recipe
 from webapp.runs.services import drafts
+from webapp.runs.services import recipes as recipe_writes
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.drafts import Draft
 from webapp.runs.services.states import IllegalTransitionError
@@ -54,7 +57,9 @@ def run_new(request: HttpRequest, person: Person) -> HttpResponse:
     draft = _draft(recipe, parent, data)
     if request.method == "POST":
         return _create(request, person, recipe, parent, draft, data, experiment_id)
-    context = _context(recipe, parent, draft, data, (), parent.experiment_id if parent else experiment_id)
+    context = _context(
+        person, recipe, parent, draft, data, (), parent.experiment_id if parent else experiment_id
+    )
     return page(request, person, "runs/form/new.html", context)
 
 
@@ -99,7 +104,9 @@ def _create(
     experiment_id: int | None,
 ) -> HttpResponse:
     experiment = Experiment.objects.filter(pk=experiment_id).first() if experiment_id is not None else None
-    shown = partial(_context, recipe, parent, draft, posted, experiment=experiment.pk if experiment else None)
+    shown = partial(
+        _context, person, recipe, parent, draft, posted, experiment=experiment.pk if experiment else None
+    )
     if posted.get("then") == "check":
         return page(request, person, "runs/form/new.html", shown(()))
     overrides = draft.overrides if draft is not None else {}
@@ -132,6 +139,7 @@ def _make(
 
 
 def _context(
+    person: Person,
     recipe: str,
     parent: Run | None,
     draft: Draft | None,
@@ -157,7 +165,7 @@ def _context(
     return RunFormContext(
         section="runs",
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb(last)),
-        recipes=recipe_groups(recipe),
+        recipes=recipe_groups(recipe, role=person.role, user_id=person.user.pk),
         recipe=recipe,
         clone_of=parent.pk if parent else None,
         sections=sections,
@@ -172,3 +180,33 @@ def _context(
         experiments=tuple(run_reads.experiment_choices()),
         experiment=experiment,
     )
+
+
+@operator
+@require_POST
+def recipe_save(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """Save the settings of a run that differ from its recipe as a new recipe."""
+    form = posted_of(request)
+    name, description = form.get("name", ""), form.get("description", "")
+    try:
+        saved = recipe_writes.save_recipe(
+            run=run_or_404(run_id), name=name, description=description, actor=person.user
+        )
+    except ConfigError as error:
+        messages.error(request, f"The recipe was not saved: {error}")
+    else:
+        messages.success(request, f"The recipe {saved.name} was saved; the form of a new run lists it.")
+    return redirect(f"{reverse('run-detail', args=[run_id])}?tab=configuration")
+
+
+@operator
+@require_POST
+def recipe_remove(request: HttpRequest, person: Person, name: str) -> HttpResponse:
+    """Remove a saved recipe."""
+    recipe = saved_recipe(name)
+    if recipe is None:
+        raise Http404(f"There is no saved recipe {name}.")
+    check_author(recipe.created_by_id, person.role, person.user.pk)
+    recipe_writes.remove_recipe(recipe=recipe, actor=person.user)
+    messages.success(request, f"The recipe {name} was removed.")
+    return redirect("run-new")

@@ -8,10 +8,12 @@ from engine.config.contradictions import LintFinding
 from engine.config.recipes import RECIPES
 from engine.errors import Problem
 from webapp.core.contexts.frame import Crumb
+from webapp.core.permissions import Role, may_remove
 from webapp.runs.contexts.forms.chosen import ChosenView
 from webapp.runs.contexts.forms.differences import Difference
 from webapp.runs.contexts.forms.form import FormSection
 from webapp.runs.contexts.forms.plan import PlanView
+from webapp.runs.selectors.recipes import saved_recipes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +24,16 @@ class RecipeChoice:
     kind: str
     help: str
     current: bool
+    can_remove: bool = False
+    """Whether it is a saved recipe that the person may remove."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeGroup:
-    """Recipes of one kind of run."""
+    """Recipes of one kind of run, or those that people saved."""
 
     kind: str
+    """Kind of run; empty for saved recipes."""
     choices: tuple[RecipeChoice, ...]
 
 
@@ -68,10 +73,22 @@ class RunFormContext:
         return sum(difference.count for difference in self.differences)
 
 
-def recipe_groups(current: str) -> tuple[RecipeGroup, ...]:
-    """Return every recipe with the first line of its docstring, by kind of run."""
+def recipe_groups(current: str, *, role: Role, user_id: int) -> tuple[RecipeGroup, ...]:
+    """Return every recipe with a line about it, by kind of run; those that people saved come first."""
     groups: dict[str, list[RecipeChoice]] = {}
     for name, make in RECIPES.items():
         kind, text = make().kind, (make.__doc__ or "").strip().split("\n")[0]
         groups.setdefault(kind, []).append(RecipeChoice(name, kind, text, name == current))
-    return tuple(RecipeGroup(kind, tuple(choices)) for kind, choices in groups.items())
+    saved = tuple(
+        RecipeChoice(
+            recipe.name,
+            recipe.kind,
+            recipe.description.split("\n")[0]
+            or f"{recipe.base} with other settings, from run {recipe.run_id}",
+            recipe.name == current,
+            may_remove(recipe.created_by_id, role, user_id),
+        )
+        for recipe in saved_recipes()
+    )
+    kinds = (RecipeGroup(kind, tuple(choices)) for kind, choices in groups.items())
+    return (*([RecipeGroup("", saved)] if saved else []), *kinds)
