@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from webapp.accounts.models import ApiToken, SignIn
+from webapp.accounts.models import ApiToken, RunQuota, SignIn
 from webapp.core.models.audit import AuditEntry
 from webapp.datasets.models.datasets import Dataset, Task, TaskAnswer
 from webapp.datasets.models.health import Proof, QuarantineDecision, Validation
@@ -60,6 +60,7 @@ __all__ = [
     "Regrade",
     "Run",
     "RunAttempt",
+    "RunQuota",
     "RunView",
     "Sandbox",
     "SavedRecipe",

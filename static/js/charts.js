@@ -195,7 +195,7 @@
       this.observer?.disconnect();
       const rows = this.rows();
       if (!rows[0].length) {
-        const nothing = this.view.range ? "no data in this range" : this.time ? "no report yet" : "no finished iteration yet";
+        const nothing = this.view.range ? "no data in this range" : this.time ? "no report yet" : this.xLabel === "iteration" ? "no finished iteration yet" : `not reported over ${this.xLabel}`;
         this.plot.append(element("div", { class: "empty-plot" }, nothing));
         return;
       }
@@ -259,11 +259,13 @@
   }
 
   class ChartGrid {
-    constructor(root, set, { onEnlarge, onZoom, view }) {
+    // sourceOf(spec, plain) may return another source of a chart's points.
+    constructor(root, set, { onEnlarge, onZoom, view, sourceOf = (_, plain) => plain }) {
       Object.assign(this, { root, set, onEnlarge, onZoom, view });
       this.data = { x: set.x, columns: set.columns, low: set.low, high: set.high };
       this.part = null; // what a zoom loaded
-      this.source = () => this.part || this.data;
+      const plain = () => this.part || this.data;
+      this.source = (spec) => sourceOf(spec, plain);
       this.build();
       redrawWithTheme(() => this.charts);
     }
@@ -271,7 +273,7 @@
     build() {
       this.charts?.forEach((chart) => chart.destroy());
       const { xLabel, time } = this.set;
-      this.charts = this.set.specs.map((spec) => new Chart(spec, this.source, { xLabel, time, view: this.view, onEnlarge: this.onEnlarge, onZoom: this.onZoom }));
+      this.charts = this.set.specs.map((spec) => new Chart(spec, this.source(spec), { xLabel, time, view: this.view, onEnlarge: this.onEnlarge, onZoom: this.onZoom }));
       const first = this.charts.slice(0, FIRST);
       const more = this.charts.slice(FIRST);
       this.root.replaceChildren(...first.map((chart) => chart.root));

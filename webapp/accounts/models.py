@@ -29,6 +29,18 @@ class ApiToken(models.Model):
         return f"{self.name} ({self.hint}…)"
 
 
+class RunQuota(models.Model):
+    """Number of runs that a user may have at once, instead of the general limit."""
+
+    user = models.OneToOneField(
+        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, primary_key=True, related_name="run_quota"
+    )
+    runs_at_once = models.PositiveIntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.runs_at_once} runs at once of {self.user}"
+
+
 class SignIn(models.Model):
     """Record of a session in use; it is deleted together with the session."""
 

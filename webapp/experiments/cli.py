@@ -16,11 +16,12 @@ from webapp.experiments.api import ExperimentDetail, ExperimentOut, PowerOut, Re
 from webapp.experiments.contexts.arms import build_cells
 from webapp.experiments.contexts.power import compute_power
 from webapp.experiments.contexts.results import build_results
-from webapp.experiments.contexts.run_comparison import AXES, build_series, summarise_comparison
+from webapp.experiments.contexts.run_comparison import build_series, summarise_comparison
 from webapp.experiments.contexts.tasks_of_runs import tasks_document
 from webapp.experiments.designs import Design, make_design, seeds_text, stored_design
 from webapp.experiments.models import Experiment
 from webapp.runs.cli.describe import describe, find_experiment, run_record
+from webapp.runs.contexts.chart_points import AXES
 from webapp.runs.models.runs import Run
 from webapp.runs.services import batches, experiment_runs, states
 

@@ -23,7 +23,7 @@ from webapp.experiments.designs import stored_design
 from webapp.experiments.models import Experiment
 from webapp.experiments.services import TEXTS, version_of
 from webapp.runs.contexts.policy_label import policy_label
-from webapp.runs.contexts.rows import RunRow, run_rows
+from webapp.runs.contexts.rows import RunRow, default_columns, run_rows
 from webapp.runs.models.iterations import Evaluation
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
@@ -169,7 +169,7 @@ def build_experiment(
         ),
         results=build_results(arms),
         page=page,
-        rows=run_rows(page.rows, rewards),
+        rows=run_rows(page.rows, rewards, columns=default_columns()),
         heldout=heldout,
         heldout_is_comparable=len({tasks for row in heldout for tasks in row.tasks}) <= 1,
         charts=chart.as_json(),

@@ -13,6 +13,7 @@ from django.utils import timezone
 from webapp.core.contexts.charts import RUN_CHARTS
 from webapp.core.contexts.frame import Crumb
 from webapp.core.contexts.numbers import MOST_ID, bounds, whole
+from webapp.runs.contexts.chart_points import AXES, axis_of
 from webapp.runs.contexts.config_view import Difference, compare_settings
 from webapp.runs.contexts.header import elapsed
 from webapp.runs.contexts.policy_label import policy_label
@@ -28,10 +29,6 @@ MOST_KEYS = 12
 """Maximum metrics of one request for points."""
 COLOURS = 9
 DASHES = 3
-AXES = (
-    (Axis.ITERATION.value, "iteration"), (Axis.TIME.value, "time, hours"),
-    (Axis.TOKENS.value, "tokens trained on"),
-)  # fmt: skip
 FIRST = (
     "reward/mean", "eval:heldout", "solve/all", "solve/none", "steps/mean", "tokens/response_mean",
     "tokens/thinking_per_step", "entropy/mean", "grad/norm",
@@ -101,7 +98,6 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
     numbers = [run.pk for run in runs]
     compared = _compared(runs)
     differences, num_equal = compare_settings([run.config for run in runs])
-    axis = params.get("x", "")
     return RunComparisonContext(
         section="runs",
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb("Comparison")),
@@ -111,7 +107,7 @@ def build_run_comparison(texts: Sequence[str], params: Mapping[str, str]) -> Run
         differences=differences,
         num_equal=num_equal,
         axes=AXES,
-        axis=axis if axis in {value for value, _ in AXES} else Axis.ITERATION,
+        axis=axis_of(params),
         charts=_charts(compared),
         chosen=",".join(map(str, numbers)),
         offers=tuple(run_reads.comparable_runs(without=numbers)),

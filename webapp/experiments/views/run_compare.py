@@ -18,7 +18,7 @@ from webapp.experiments.contexts.run_comparison import (
     parse_runs,
 )
 from webapp.experiments.contexts.tasks_of_runs import build_tasks_of_runs
-from webapp.runs.contexts.runs import build_chart_part
+from webapp.runs.contexts.chart_points import build_chart_part
 from webapp.runs.views.runs import run_or_404
 
 

@@ -21,6 +21,8 @@ class EditIn(Schema):
     notes: str | None = None
     experiment: str | None = None
     """Name of an experiment, created if it does not exist; empty removes the run from its experiment."""
+    baseline: str | None = None
+    """``experiment`` or ``all`` pins the run as the baseline of these runs; empty unpins it."""
     version: str | None = None
     """``edit_version`` of the run as it was read: 409 if it was edited since; null overwrites."""
 

@@ -43,6 +43,8 @@ class RunOut(Schema):
     experiment_id: int | None
     arm: str
     """Arm of the experiment; empty for runs that no arm started."""
+    baseline_of: str
+    """``experiment`` or ``all`` for a pinned baseline."""
     dataset_id: int | None
     parent_id: int | None
     total_iterations: int

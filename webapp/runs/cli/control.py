@@ -155,6 +155,10 @@ def edit(
     experiment: Annotated[
         str | None, typer.Option(help="Created if missing; an empty name removes the run.")
     ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(help="Pin as the baseline of `experiment` or of `all` runs; an empty value unpins."),
+    ] = None,
     archive: Annotated[bool, typer.Option("--archive", help="Leave the run out of lists.")] = False,
     restore: Annotated[bool, typer.Option("--restore", help="Undo --archive.")] = False,
     acknowledge: Annotated[
@@ -167,7 +171,9 @@ def edit(
     run = find_run(run_id)
     tags = {*run.tags, *(tag or ())} - set(untag or ()) if tag or untag else None
     version = edits.version_of(run)
-    changes = edits.Edit(name=name, tags=tags, notes=notes, experiment=experiment, version=version)
+    changes = edits.Edit(
+        name=name, tags=tags, notes=notes, experiment=experiment, baseline=baseline, version=version
+    )
     edits.edit(run=run, changes=changes)
     if archive:
         edits.archive(run=run)

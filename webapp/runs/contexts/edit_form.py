@@ -21,8 +21,11 @@ class EditForm:
     notes: str
     experiment: str
     new_experiment: str = ""
+    baseline: str
     version: str
     """Version of the run that these values replace."""
+    scopes: tuple[tuple[str, str], ...] = tuple(Run.Baseline.choices)
+    """Choices of what the run is the baseline of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ def edit_form(run: Run) -> EditForm:
         tags=", ".join(run.tags),
         notes=run.notes,
         experiment=run.experiment.name if run.experiment is not None else "",
+        baseline=run.baseline_of,
         version=version_of(run),
     )
 
@@ -60,6 +64,7 @@ def build_edit_conflict(conflict: EditConflictError, sent: Mapping[str, str]) ->
         notes=sent.get("notes", now.notes),
         experiment=sent.get("experiment", now.experiment),
         new_experiment=sent.get("new_experiment", ""),
+        baseline=sent.get("baseline", now.baseline),
         version=now.version,
     )
     pairs = (
@@ -67,6 +72,7 @@ def build_edit_conflict(conflict: EditConflictError, sent: Mapping[str, str]) ->
         ("Tags", now.tags, form.tags),
         ("Notes", now.notes, form.notes.replace("\r\n", "\n")),
         ("Experiment", now.experiment, form.new_experiment or form.experiment),
+        ("Baseline of", now.baseline, form.baseline),
     )
     return EditConflictContext(
         section="runs",

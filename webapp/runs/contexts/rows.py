@@ -8,12 +8,14 @@ from types import MappingProxyType
 from typing import Any
 
 from webapp.core.contexts.metrics import METRICS
+from webapp.runs.contexts.baseline import BaselineChange, baseline_changes
 from webapp.runs.contexts.phase import Phase, phase_of
 from webapp.runs.contexts.policy_label import policy_label
 from webapp.runs.kinds import kind_of
 from webapp.runs.models.iterations import Evaluation
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
+from webapp.runs.selectors.baselines import pinned_baselines
 from webapp.runs.selectors.run_table import METRIC, SETTING, SORTS, RunGroup
 
 
@@ -59,6 +61,7 @@ COLUMNS: Mapping[str, Column] = MappingProxyType({
         Column(key="reward", label="Reward", css="n", title="mean reward of the newest finished iteration"),
         Column(key="heldout", label="Held-out", css="n", title="newest held-out solve rate, 95 % interval"),
         Column(key="gain", label="Held-out, first → now", css="n", title="held-out solve rates"),
+        Column(key="change", label="Against baseline", css="n", title="held-out rate minus the baseline's"),
         Column(key="trend", label="Reward over time", css="trend"),
         Column(key="started", label="Started, UTC"),
     )
@@ -67,6 +70,14 @@ DEFAULT = tuple(
     COLUMNS[key]
     for key in ("state", "kind", "model", "dataset", "progress", "reward", "heldout", "trend", "started")
 )
+
+
+def default_columns() -> tuple[Column, ...]:
+    """Return the columns of tables of runs without a choice, with the change where a baseline is pinned."""
+    if not pinned_baselines():
+        return DEFAULT
+    place = DEFAULT.index(COLUMNS["heldout"]) + 1
+    return (*DEFAULT[:place], COLUMNS["change"], *DEFAULT[place:])
 
 
 def column_of(key: str) -> Column:
@@ -98,6 +109,8 @@ class RunRow:
     """Current work of a live run."""
     heldout: Evaluation | None
     """Newest evaluation on other than training tasks."""
+    change: BaselineChange | None
+    """Change against its baseline, where the column ``change`` is shown."""
     first: Evaluation | None
     """The run's first evaluation of that name, where the column ``gain`` is shown."""
     cells: tuple[tuple[Column, Any], ...]
@@ -137,6 +150,8 @@ def run_rows(
     first = {run_id: before for run_id, (before, _) in pairs.items()}
     newest = {run_id: now for run_id, (_, now) in pairs.items()}
     heldout = newest if shows_gain else run_reads.newest_heldout(numbers)
+    shows_change = COLUMNS["change"] in columns
+    changes = baseline_changes(runs, pinned_baselines(), heldout) if shows_change else {}
     return tuple(
         RunRow(
             run,
@@ -146,6 +161,7 @@ def run_rows(
             run_reads.is_stale(run),
             phase_of(run),
             heldout.get(run.pk),
+            changes.get(run.pk),
             first.get(run.pk),
             tuple((column, values.get(run.pk, {}).get(column.key)) for column in columns),
             begins.get(run.pk),

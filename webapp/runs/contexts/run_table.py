@@ -14,7 +14,7 @@ from webapp.core.contexts.metrics import METRICS
 from webapp.core.contexts.numbers import MOST_ID, page_number, whole
 from webapp.core.selectors import Page
 from webapp.runs.contexts.config_view import compare_settings
-from webapp.runs.contexts.rows import COLUMNS, DEFAULT, Column, RunRow, column_of, run_rows
+from webapp.runs.contexts.rows import COLUMNS, Column, RunRow, column_of, default_columns, run_rows
 from webapp.runs.models.run_views import RunView
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import run_table as reads
@@ -114,7 +114,7 @@ def parse_columns(text: str) -> tuple[Column, ...]:
     fixed = [key for key in COLUMNS if key in given]
     chosen = [key for prefix in (SETTING, METRIC) for key in given if key.startswith(prefix)]
     keys = [*fixed, *filter(reads.is_chosen_column, chosen)][:MOST_COLUMNS]
-    return tuple(map(column_of, keys)) or DEFAULT
+    return tuple(map(column_of, keys)) or default_columns()
 
 
 def read_values(columns: Collection[Column], run_ids: Collection[int]) -> dict[int, dict[str, Any]]:
@@ -237,6 +237,9 @@ def plain_values(row: RunRow) -> dict[str, Any]:
         "progress": [row.done, row.total],
         "reward": getattr(run, "reward", None),
         "heldout": None if rate is None else [rate.solve_rate, rate.interval_low, rate.interval_high],
+        "change": None
+        if row.change is None
+        else [row.change.difference, row.change.low, row.change.high, row.change.baseline],
         "gain": None if rate is None or first is None else [first.solve_rate, rate.solve_rate],
         "trend": list(row.rewards),
         "started": run.running_at,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from django.urls import reverse
 
-from webapp.core.contexts.charts import CHARTED, ChartSet, announced_charts, charts_of, run_charts
 from webapp.core.contexts.frame import Crumb, LiveCursor, run_crumbs
-from webapp.core.contexts.numbers import bounds
 from webapp.core.contexts.words import in_words
 from webapp.core.permissions import Role, change_refusal, shows_rollouts
 from webapp.evaluations.contexts.evaluations import EvaluationPlot, run_evaluations
+from webapp.runs.contexts.baseline import BaselineChange, baseline_changes
+from webapp.runs.contexts.chart_points import AXES, MOST_POINTS, axis_of, build_charts
 from webapp.runs.contexts.collection import ENDED
 from webapp.runs.contexts.edit_form import EditForm, edit_form
 from webapp.runs.contexts.header import RunHeader, build_header
@@ -23,13 +23,8 @@ from webapp.runs.models.runs import Run
 from webapp.runs.selectors import alerts as alert_reads
 from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
-from webapp.runs.selectors import series as series_reads
-from webapp.runs.selectors.iterations import Funnel, Point
-
-MOST_POINTS = 512
-"""Greatest number of iterations charted one by one; of longer runs all but the tail are in buckets."""
-_TAIL = 64
-"""Newest iterations of a long run that are charted one by one."""
+from webapp.runs.selectors.baselines import pinned_baselines
+from webapp.runs.selectors.iterations import Funnel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +39,13 @@ class RunDetailContext:
     alerts: tuple[Alert, ...]
     num_alerts: int
     charts: Mapping[str, object]
+    axes: tuple[tuple[str, str], ...]
+    axis: str
+    """Quantity of the charts' x axis."""
+    baseline: int | None
+    """Run whose curves the charts show beside those of the run."""
+    change: BaselineChange | None
+    """Change of the held-out rate against it; None where it is not known."""
     funnel: Funnel | None
     funnel_parts: tuple[tuple[str, str, float], ...]
     evaluations: tuple[EvaluationPlot, ...]
@@ -83,6 +85,8 @@ class RunSummary:
     alerts: tuple[Alert, ...]
     num_alerts: int
     charts: Mapping[str, object]
+    baseline: int | None
+    change: BaselineChange | None
     funnel: Funnel | None
     funnel_parts: tuple[tuple[str, str, float], ...]
     evaluations: tuple[EvaluationPlot, ...]
@@ -94,12 +98,17 @@ def build_summary(run: Run) -> RunSummary:
     header = build_header(run, points)
     alerts, num_alerts = alert_reads.open_alerts(run_id=run.pk, limit=5)
     trains = points and kind_of(run.kind).trains_by_iteration
+    baselines = pinned_baselines()
+    baseline = baselines.of(run)
+    heldout = run_reads.newest_heldout([run.pk]) if baseline is not None else {}
     latest = iteration_reads.funnel(run.pk, points[-1].index) if trains else None
     return RunSummary(
         header=header,
         alerts=tuple(alerts),
         num_alerts=num_alerts,
-        charts=_charts(run, points).as_json(),
+        charts=build_charts(run, points).as_json(),
+        baseline=baseline,
+        change=baseline_changes([run], baselines, heldout).get(run.pk),
         funnel=latest,
         funnel_parts=funnel_parts(latest, ended=run.state in ENDED),
         evaluations=run_evaluations(run),
@@ -137,6 +146,8 @@ def build_run_detail(
         live=LiveCursor(run.pk, run.last_seq, "run", str(run.epoch)),
         run=run,
         **{field.name: getattr(above, field.name) for field in fields(above)},
+        axes=AXES,
+        axis=axis_of(params),
         headline=min(above.evaluations, key=lambda plot: plot.name == "train", default=None),
         tabs=tabs_of(tab_names(run), tab, reverse("run-detail", args=[run.pk])),
         tab=tab,
@@ -156,22 +167,3 @@ def current_tab(run: Run, params: Mapping[str, str]) -> str:
     """Return the tab that a query string names, or the first one."""
     tab, tabs = params.get("tab", ""), tab_names(run)
     return tab if tab in {*TABS, *tabs} else tabs[0]
-
-
-def _charts(run: Run, points: Sequence[Point]) -> ChartSet:
-    if not points and run.state not in ENDED:
-        return announced_charts(kind_of(run.kind).charts)
-    if len(points) <= MOST_POINTS:
-        return run_charts([(point.index, point.metrics) for point in points])
-    series = series_reads.bucketed([run.pk], CHARTED, buckets=MOST_POINTS // 2, tail=_TAIL)[run.pk]
-    return charts_of(series.x, series.mean, bucketed=True)
-
-
-def build_chart_part(run_id: int, params: Mapping[str, str]) -> dict[str, object]:
-    """Return the points of a run's charts from one iteration to another, as JSON.
-
-    Raises ValueError for a bound that is no number.
-    """
-    low, high = bounds(params)
-    series = series_reads.bucketed([run_id], CHARTED, low=low, high=high, buckets=MOST_POINTS)[run_id]
-    return {"x": series.x, "columns": series.mean}

@@ -23,6 +23,12 @@ _TEXT_POLICIES = frozenset({_ENDPOINT, _ORACLE, _NOOP, _REPLAY})
 class Run(models.Model):
     """A job of one kind. Its row is authoritative; queue and processes follow it."""
 
+    class Baseline(models.TextChoices):
+        """Runs that a pinned run is the baseline of."""
+
+        EXPERIMENT = "experiment", "the runs of its experiment"
+        ALL = "all", "all runs without a baseline of their experiment"
+
     kind = models.CharField(max_length=16, choices=choices(RunKind))
     name = models.CharField(max_length=200)
     recipe = models.CharField(max_length=100, blank=True, default="")
@@ -33,6 +39,8 @@ class Run(models.Model):
     )
     arm = models.CharField(max_length=60, blank=True, default="")
     """Arm of its experiment; empty for runs that no arm started."""
+    baseline_of = models.CharField(max_length=16, blank=True, default="", choices=Baseline.choices)
+    """Runs that are compared with it; empty unless a person pinned it."""
     dataset = models.ForeignKey(
         Dataset, null=True, blank=True, on_delete=models.SET_NULL, related_name="runs"
     )
@@ -117,6 +125,16 @@ class Run(models.Model):
             models.Index(fields=["kind", "-id"], name="run_kind"),
             models.Index(fields=["dataset", "-id"], name="run_dataset"),
             models.Index(fields=["experiment", "-id"], name="run_experiment"),
+        ]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["baseline_of"], condition=models.Q(baseline_of="all"), name="run_baseline_of_all"
+            ),
+            models.UniqueConstraint(
+                fields=["experiment"],
+                condition=models.Q(baseline_of="experiment"),
+                name="run_baseline_of_experiment",
+            ),
         ]
 
     def __str__(self) -> str:

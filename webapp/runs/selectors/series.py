@@ -17,8 +17,8 @@ from webapp.runs.models.iterations import Evaluation, Iteration
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors.run_table import newest_metrics
 
-TRAINED = "tokens/trained"
-"""Metric whose running sum is the axis of tokens."""
+TRAINED, COLLECTED = "tokens/trained", "funnel/trajectories"
+"""Metrics whose running sums are the axes of tokens and of rollouts."""
 EVALUATION = "eval:"
 """Prefix of the series of an evaluation's solve rate, before its name."""
 _TABLES = {
@@ -33,6 +33,8 @@ class Axis(StrEnum):
     ITERATION = "iteration"
     TIME = "time"
     """Hours since the first start of the run."""
+    ROLLOUTS = "rollouts"
+    """Rollouts collected for updates so far."""
     TOKENS = "tokens"
     """Tokens trained on so far."""
 
@@ -48,10 +50,12 @@ class Series:
     high: dict[str, list[float | None]] = field(default_factory=dict)
 
 
+_SUM = "sum((i.metrics->>%({metric})s)::float8) OVER (PARTITION BY i.run_id ORDER BY i.index)"
 _X = {
     Axis.ITERATION: "i.index::float8",
     Axis.TIME: "extract(epoch FROM i.finished_at - r.running_at)::float8 / 3600",
-    Axis.TOKENS: "sum((i.metrics->>%(trained)s)::float8) OVER (PARTITION BY i.run_id ORDER BY i.index)",
+    Axis.TOKENS: _SUM.format(metric="trained"),
+    Axis.ROLLOUTS: _SUM.format(metric="collected"),
 }
 _BUCKETS = """
 WITH placed AS MATERIALIZED (
@@ -109,7 +113,7 @@ def bucketed(
     values = [f"{name}((metrics->>%(key{i})s)::float8)" for i in range(len(keys)) for name in aggregates]
     query = _BUCKETS.format(x=_X[axis], values=", ".join(values), **_TABLES)
     parameters: dict[str, Any] = {f"key{i}": key for i, key in enumerate(keys)}
-    parameters |= {"runs": list(by_run), "low": low, "high": high, "trained": TRAINED}
+    parameters |= {"runs": list(by_run), "low": low, "high": high, "trained": TRAINED, "collected": COLLECTED}
     parameters |= {"buckets": buckets, "tail": tail}
     with connection.cursor() as cursor:
         cursor.execute(query, parameters)
@@ -144,11 +148,13 @@ def aligned(run_ids: Collection[int], key: str, *, buckets: int = 256) -> dict[i
     return by_run
 
 
+_SUM_BEFORE = """(SELECT coalesce(sum((i.metrics->>%(METRIC)s)::float8), 0) FROM {iterations} i
+        WHERE i.run_id = e.run_id AND i.index < e.iteration)"""
 _EVALUATION_X = {
     Axis.ITERATION: "e.iteration::float8",
     Axis.TIME: "extract(epoch FROM e.finished_at - r.running_at)::float8 / 3600",
-    Axis.TOKENS: """(SELECT coalesce(sum((i.metrics->>%(trained)s)::float8), 0) FROM {iterations} i
-        WHERE i.run_id = e.run_id AND i.index < e.iteration)""",
+    Axis.TOKENS: _SUM_BEFORE.replace("METRIC", "trained"),
+    Axis.ROLLOUTS: _SUM_BEFORE.replace("METRIC", "collected"),
 }
 _EVALUATIONS = """
 SELECT run_id, x, solve_rate, interval_low, interval_high FROM (
@@ -173,7 +179,14 @@ def evaluated(
     by_run = {run_id: Series(mean={key: []}, low={key: []}, high={key: []}) for run_id in run_ids}
     query = _EVALUATIONS.format(x=_EVALUATION_X[axis].format(**_TABLES), **_TABLES)
     with connection.cursor() as cursor:
-        parameters = {"runs": list(by_run), "name": name, "low": low, "high": high, "trained": TRAINED}
+        parameters = {
+            "runs": list(by_run),
+            "name": name,
+            "low": low,
+            "high": high,
+            "trained": TRAINED,
+            "collected": COLLECTED,
+        }
         cursor.execute(query, parameters)
         for run_id, x, rate, least, most in cursor:
             series = by_run[run_id]

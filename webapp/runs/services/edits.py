@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any
 
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import connection, transaction
 from django.utils import timezone
 
 from engine.errors import ConfigError, Problem, TrainyardError
@@ -30,6 +30,9 @@ from webapp.runs.services.states import TERMINAL, IllegalTransitionError
 MAX_TAGS = 20
 MAX_TAG = 50
 MAX_NOTES = 20_000
+_OF_EXPERIMENT = Run.Baseline.EXPERIMENT.value
+_PINS_LOCK = 1_414_677_850
+"""Key of the advisory lock of changes of baselines."""
 ARCHIVABLE = frozenset({RunState.DRAFT, *TERMINAL})
 
 
@@ -44,6 +47,9 @@ class Edit:
     notes: str | None = None
     experiment: str | None = None
     """Name of an experiment, created if missing; empty removes the run from its experiment."""
+    baseline: str | None = None
+    """``experiment`` pins it as the baseline of its experiment, ``all`` as that of all runs; empty unpins it.
+    The run pinned before is unpinned."""
     version: str | None = None
     """``version_of`` the run as it was read; None overwrites later edits."""
 
@@ -65,16 +71,16 @@ class EditConflictError(TrainyardError):
 
 def version_of(run: Run) -> str:
     """Return a digest of a run's editable fields, which changes with every edit."""
-    content = json.dumps([run.name, run.tags, run.notes, run.experiment_id])
+    content = json.dumps([run.name, run.tags, run.notes, run.experiment_id, run.baseline_of])
     return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 @transaction.atomic
 def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
-    """Rename, tag, annotate or file a run.
+    """Rename, tag, annotate, file or pin a run.
 
     Raises:
-        ConfigError: a value is too long or empty.
+        ConfigError: a value is too long or empty, or the run cannot be pinned.
         EditConflictError: the run was edited since ``changes.version``.
     """
     wanted: dict[str, Any] = {}
@@ -97,6 +103,11 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
         before["experiment"] = row.experiment.name if row.experiment is not None else ""
         wanted["experiment"] = without_nul(changes.experiment).strip()
         row.experiment = _experiment(wanted["experiment"], actor)
+    moves = "experiment" in wanted and wanted["experiment"] != before["experiment"]
+    if changes.baseline is not None or (moves and row.baseline_of == _OF_EXPERIMENT):
+        before["baseline_of"], wanted["baseline_of"] = row.baseline_of, changes.baseline or ""
+        row.baseline_of = wanted["baseline_of"]
+        _check_baseline(row)
     changed = {
         name: {"old": before[name], "new": value} for name, value in wanted.items() if before[name] != value
     }
@@ -106,8 +117,31 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
     if "experiment" in changed:
         row.arm = ""
     if changed:
+        if changed.get("baseline_of", {}).get("new"):
+            changed["baseline_of"]["replaced"] = _unpin_others(row)
         row.save(update_fields=[*changed, "arm"])
         _done(run, actor, "run.edit", changed)
+
+
+def _check_baseline(run: Run) -> None:
+    if run.baseline_of not in ("", *Run.Baseline.values):
+        known = ", ".join(Run.Baseline.values)
+        raise ConfigError(Problem(f"expected {known} or nothing, not '{run.baseline_of[:40]}'", "baseline"))
+    if run.baseline_of == _OF_EXPERIMENT and run.experiment is None:
+        raise ConfigError(Problem("the run belongs to no experiment", "baseline"))
+
+
+def _unpin_others(run: Run) -> list[int]:
+    """Unpin the runs that a pinned run replaces; return their numbers."""
+    # Pins are rare: one lock puts all of them in line.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PINS_LOCK])
+    others = Run.objects.filter(baseline_of=run.baseline_of).exclude(pk=run.pk)
+    if run.baseline_of == _OF_EXPERIMENT:
+        others = others.filter(experiment=run.experiment)
+    numbers = list(others.values_list("pk", flat=True))
+    others.update(baseline_of="")
+    return numbers
 
 
 def _conflict(run_id: int) -> EditConflictError:

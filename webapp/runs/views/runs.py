@@ -203,6 +203,7 @@ def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
         tags=None if tags is None else tags.split(","),
         notes=form.get("notes"),
         experiment=new or form.get("experiment"),
+        baseline=form.get("baseline"),
         version=form.get("version"),
     )
     try:

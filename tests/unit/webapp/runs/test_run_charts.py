@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from datetime import timedelta
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from tests.builders.web.web_builders import make_run, make_user
+from tests.builders.web.web_builders import make_run, make_user, signed_in
 from tests.unit.webapp.runs.test_run_comparison import BEGAN, trained
 from webapp.core.permissions import Role
-from webapp.models import Evaluation, Group, Run
-from webapp.runs.contexts.runs import MOST_POINTS, build_run_detail
+from webapp.models import Evaluation, Group, Iteration, Run
+from webapp.runs.contexts.chart_points import MOST_POINTS
+from webapp.runs.contexts.runs import build_run_detail
 from webapp.runs.selectors.solve_map import Cell, solve_map
 
 pytestmark = pytest.mark.django_db
@@ -39,6 +43,26 @@ def test_zoomed_range_is_returned_in_full_detail() -> None:
     assert client.get(url, {"from": "soon"}).status_code == 400
     assert client.get(reverse("run-points", args=[run.pk + 1])).status_code == 404
     assert Client().get(url).status_code == 302
+
+
+def test_points_are_returned_over_rollouts_tokens_and_time() -> None:
+    run, now = make_run(), timezone.now()
+    Run.objects.filter(pk=run.pk).update(running_at=now)
+    for index in range(3):
+        metrics = {"reward/mean": float(index), "funnel/trajectories": 64.0, "tokens/trained": 1000.0}
+        Iteration.objects.create(
+            run=run, index=index, policy_version=0, started_at=now,
+            finished_at=now + timedelta(hours=index + 1), metrics=metrics,
+        )  # fmt: skip
+    client, url = signed_in(Role.VIEWER), reverse("run-points", args=[run.pk])
+    places = {"rollouts": [64, 128, 192], "tokens": [1000, 2000, 3000], "time": [1, 2, 3], "": [0, 1, 2]}
+    for axis, x in places.items():
+        part = client.get(url, {"x": axis}).json()
+        assert (part["x"], part["columns"]["reward/mean"]) == (x, [0, 1, 2])
+    assert client.get(url, {"x": "rollouts", "from": "100"}).json()["x"] == [128, 192]
+    assert client.get(url, {"x": "moons"}).status_code == 400
+    page = client.get(f"/runs/{run.pk}/?x=tokens").content.decode()
+    assert re.search(r'<option value="tokens"\s+selected', page)
 
 
 def test_headline_is_the_newest_evaluation_of_heldout_tasks() -> None:
