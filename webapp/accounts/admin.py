@@ -15,6 +15,7 @@ from django.http import HttpRequest
 
 from webapp.accounts.middleware import change_password
 from webapp.accounts.models import ApiToken
+from webapp.accounts.selectors.quotas import run_quotas
 from webapp.accounts.services import accounts, sign_ins
 from webapp.core.admin_site import RecordAdmin, RoleAdmin, site
 from webapp.core.permissions import Role, role_of
@@ -48,6 +49,12 @@ class PersonForm(UserChangeForm):  # type: ignore[type-arg]
         widget=forms.PasswordInput(attrs={"autocomplete": "new-password"}),
         help_text="Empty: the password stays as it is.",
     )
+    runs_at_once = forms.IntegerField(
+        required=False,
+        min_value=0,
+        max_value=accounts.MOST_RUNS_AT_ONCE,
+        help_text="Runs that may be active at once; others wait. Empty: the general limit.",
+    )
 
     class Meta:
         """Model and fields of the form."""
@@ -58,6 +65,7 @@ class PersonForm(UserChangeForm):  # type: ignore[type-arg]
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         del self.fields["password"]  # Django's link to a page that this site does not have
+        self.fields["runs_at_once"].initial = run_quotas().get(self.instance.pk)
         self.fields["role"].initial = role_of(self.instance) or Role.VIEWER.value
 
     def clean_new_password(self) -> str:
@@ -107,7 +115,7 @@ class PersonAdmin(RoleAdmin[User]):
         """Return the fields of the form."""
         if obj is None:
             return ["username", "usable_password", "password1", "password2", "role"]
-        return ["username", "email", "role", "new_password", "is_active"]
+        return ["username", "email", "role", "new_password", "is_active", "runs_at_once"]
 
     @admin.display(description="role")
     def role(self, user: User) -> str:
@@ -130,6 +138,8 @@ class PersonAdmin(RoleAdmin[User]):
             accounts.set_role(user=obj, role=Role(form.cleaned_data["role"]), actor=actor)
             if change and wanted_active != obj.is_active:
                 accounts.set_active(user=obj, active=wanted_active, actor=actor)
+            if change:
+                accounts.set_quota(user=obj, runs_at_once=form.cleaned_data["runs_at_once"], actor=actor)
         except accounts.AccountError as error:
             messages.error(request, f"The role was not changed: {error}")
 

@@ -76,6 +76,22 @@ def sign_out(username: Username, as_json: AsJson = False) -> None:
     print_result(line, {"username": user.get_username(), "ended": ended}, as_json=as_json)
 
 
+@app.command()
+def quota(
+    username: Username,
+    runs_at_once: Annotated[
+        int | None, typer.Argument(metavar="[RUNS]", help="Runs at once; without it the general limit.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set how many runs of a user may be active at once; others wait in the queue."""
+    user = find_user(username)
+    accounts.set_quota(user=user, runs_at_once=runs_at_once)
+    limit = "the general limit" if runs_at_once is None else f"{runs_at_once} runs at once"
+    line = f"{user.get_username()}: {limit}"
+    print_result(line, {"username": user.get_username(), "runs_at_once": runs_at_once}, as_json=as_json)
+
+
 @app.command("ensure-admin")
 def ensure_admin(as_json: AsJson = False) -> None:
     """Create the first administrator and print a random password; print nothing if one exists."""

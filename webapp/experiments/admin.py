@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django import forms
 from django.contrib import admin
 from django.contrib.auth.models import User
 from django.db.models import Count, Q, QuerySet
@@ -25,6 +26,38 @@ def _actor(request: HttpRequest) -> User | None:
     return request.user if isinstance(request.user, User) else None
 
 
+class ExperimentForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Form of an experiment with the version of its texts and budget as they were shown."""
+
+    version = forms.CharField(required=False, widget=forms.HiddenInput)
+
+    class Meta:
+        """Model and fields of the form."""
+
+        model = Experiment
+        fields = ("name", *experiments.TEXTS, "max_rollouts")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["max_rollouts"].help_text = "Budget of its runs in rollouts. Empty: none."
+        self.fields["version"].initial = experiments.version_of(self.instance) if self.instance.pk else ""
+
+    def clean(self) -> dict[str, Any]:
+        """Refuse to overwrite an edit that was made after the form was shown."""
+        cleaned = super().clean() or {}
+        if self.instance.pk:
+            current = experiments.version_of(Experiment.objects.get(pk=self.instance.pk))
+            if cleaned.get("version", "") not in ("", current):
+                # Saved again, after a look at the saved texts, it replaces them.
+                self.data = self.data.copy()
+                self.data["version"] = current
+                raise forms.ValidationError(
+                    "It was edited after this form was shown; yours was not saved. Its page shows the saved "
+                    "texts; saving again replaces them."
+                )
+        return cleaned
+
+
 @admin.register(Experiment, site=site)
 class ExperimentAdmin(RoleAdmin[Experiment]):
     """Admin page of experiments: texts, design, actions on all runs of the selected ones."""
@@ -32,7 +65,11 @@ class ExperimentAdmin(RoleAdmin[Experiment]):
     list_display = ("name", "pages", "num_runs", "num_active", "created_by", "created_at")
     search_fields = ("name", "goal", "hypothesis", "conclusion")
     list_filter = ("created_at", "created_by")
-    fields = ("name", "pages", "goal", "hypothesis", "conclusion", "arms", "created_by", "created_at")
+    form = ExperimentForm
+    fields = (
+        "name", "pages", "goal", "hypothesis", "conclusion", "max_rollouts", "arms", "created_by",
+        "created_at", "version",
+    )  # fmt: skip
     actions = ("stop_runs", "archive_runs", "tag_runs")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Experiment | None = None) -> tuple[str, ...]:
@@ -78,10 +115,12 @@ class ExperimentAdmin(RoleAdmin[Experiment]):
     def save_model(self, request: HttpRequest, obj: Experiment, form: Any, change: bool) -> None:
         """Create the experiment, or edit its texts, through the service."""
         texts = {name: form.cleaned_data[name] for name in experiments.TEXTS}
+        budget = form.cleaned_data["max_rollouts"] or 0
         if change:
-            experiments.edit(experiment=obj, texts=texts, actor=_actor(request))
+            experiments.edit(experiment=obj, texts=texts, max_rollouts=budget, actor=_actor(request))
         else:
-            obj.pk = experiments.create(name=obj.name, actor=_actor(request), **texts).pk
+            created = experiments.create(name=obj.name, max_rollouts=budget, actor=_actor(request), **texts)
+            obj.pk = created.pk
 
     def delete_model(self, request: HttpRequest, obj: Experiment) -> None:
         """Delete the experiment through the service; its runs are kept."""

@@ -22,6 +22,7 @@ from webapp.experiments.designs import Design
 from webapp.experiments.models import Experiment
 from webapp.runs.api.runs import RunOut
 from webapp.runs.models.runs import Run
+from webapp.runs.selectors.budgets import count_rollouts
 from webapp.runs.services import batches, experiment_runs, states
 
 router = Router(tags=["experiments"])
@@ -35,9 +36,11 @@ class ExperimentOut(Schema):
     goal: str
     hypothesis: str
     conclusion: str
+    max_rollouts: int | None
+    """Budget of its runs in rollouts; null without one."""
     created_at: datetime
     edit_version: str
-    """Digest of goal, hypothesis and conclusion, for the ``version`` of an edit."""
+    """Digest of texts and budget, for the ``version`` of an edit."""
     num_runs: int
     num_active: int
     last_run_at: datetime | None
@@ -54,14 +57,18 @@ class ExperimentIn(Schema):
     name: str
     goal: str = ""
     hypothesis: str = ""
+    max_rollouts: int | None = None
+    """Budget of its runs in rollouts."""
 
 
 class ExperimentTexts(Schema):
-    """Texts to change; null leaves one as it is."""
+    """Texts and budget to change; null leaves one as it is."""
 
     goal: str | None = None
     hypothesis: str | None = None
     conclusion: str | None = None
+    max_rollouts: int | None = None
+    """0 removes the budget."""
     version: str | None = None
     """``edit_version`` of the experiment as it was read: 409 if it was edited since; null overwrites."""
 
@@ -81,6 +88,13 @@ class ExperimentDetail(ExperimentOut):
     design: dict[str, Any]
     """Recipe or base run, arms and seeds of the last launch; empty without arms."""
     cells: list[CellOut]
+    rollouts: int
+    """Rollouts of its runs so far."""
+
+    @staticmethod
+    def resolve_rollouts(experiment: Experiment) -> int:
+        """Return the number of rollouts."""
+        return count_rollouts(experiment.pk)
 
     @staticmethod
     def resolve_cells(experiment: Experiment) -> list[dict[str, Any]]:
@@ -185,7 +199,7 @@ def list_experiments(request: HttpRequest) -> list[Experiment]:
 def create_experiment(request: HttpRequest, body: ExperimentIn) -> tuple[int, Experiment]:
     """Create an experiment."""
     user = caller(request)
-    made = experiments.create(name=body.name, goal=body.goal, hypothesis=body.hypothesis, actor=user)
+    made = experiments.create(**body.model_dump(), actor=user)
     return 201, _find(made.pk)
 
 
@@ -222,7 +236,13 @@ def edit_experiment(request: HttpRequest, experiment_id: int, body: ExperimentTe
     """Change goal, hypothesis or conclusion."""
     experiment = _find(experiment_id)
     texts = body.model_dump(include=set(experiments.TEXTS))
-    experiments.edit(experiment=experiment, texts=texts, version=body.version, actor=caller(request))
+    experiments.edit(
+        experiment=experiment,
+        texts=texts,
+        max_rollouts=body.max_rollouts,
+        version=body.version,
+        actor=caller(request),
+    )
     return _find(experiment_id)
 
 

@@ -49,9 +49,15 @@ def list_(as_json: AsJson = False) -> None:
 
 
 @app.command()
-def create(name: Name, goal: Goal = "", hypothesis: Hypothesis = "", as_json: AsJson = False) -> None:
+def create(
+    name: Name,
+    goal: Goal = "",
+    hypothesis: Hypothesis = "",
+    max_rollouts: Annotated[int | None, typer.Option(help="Budget of its runs in rollouts.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """Create an experiment, then list all of them."""
-    experiments.create(name=name, goal=goal, hypothesis=hypothesis)
+    experiments.create(name=name, goal=goal, hypothesis=hypothesis, max_rollouts=max_rollouts)
     list_(as_json=as_json)
 
 
@@ -61,11 +67,18 @@ def edit(
     goal: Annotated[str | None, typer.Option(help="New goal.")] = None,
     hypothesis: Annotated[str | None, typer.Option(help="New hypothesis.")] = None,
     conclusion: Annotated[str | None, typer.Option(help="New conclusion.")] = None,
+    max_rollouts: Annotated[
+        int | None, typer.Option(help="Budget of its runs in rollouts; 0 removes it.")
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option(help="`edit_version` as it was read: refuse if it was edited since."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change goal, hypothesis or conclusion of an experiment, then show it."""
+    """Change goal, hypothesis, conclusion or budget of an experiment, then show it."""
     texts = {"goal": goal, "hypothesis": hypothesis, "conclusion": conclusion}
-    experiments.edit(experiment=_find(name), texts=texts)
+    experiments.edit(experiment=_find(name), texts=texts, max_rollouts=max_rollouts, version=version)
     show(name, as_json=as_json)
 
 

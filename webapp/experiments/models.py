@@ -20,7 +20,7 @@ class Experiment(models.Model):
     conclusion = models.TextField(blank=True, default="", max_length=MAX_TEXT)
     design: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """``webapp.experiments.designs.Design`` of the last launch; empty without arms."""
-    max_rollouts = models.BigIntegerField(null=True, blank=True)
+    max_rollouts = models.PositiveBigIntegerField(null=True, blank=True)
     """Budget of its runs in rollouts, those of evaluations included; None without a budget."""
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"

@@ -16,10 +16,13 @@ from typing import Any, TypeAlias
 
 from django.template.loader import render_to_string
 
+from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import variables
 from webapp.core.permissions import Role, shows_rollouts
 from webapp.datasets.contexts.health import build_health
 from webapp.datasets.selectors import datasets as dataset_reads
+from webapp.experiments.contexts.experiments import build_experiment
+from webapp.experiments.selectors import get_experiment
 from webapp.overview.contexts.overview import build_overview
 from webapp.rollouts.contexts.groups import build_group
 from webapp.rollouts.contexts.steps import StepEntry
@@ -94,6 +97,11 @@ RUN_REGIONS = {
 }
 SHARED_TABS = ("groups", "trajectories")
 """Large tabs of the run page that depend on the role only by the permission to read rollouts."""
+EXPERIMENT_REGIONS = {
+    "experiment-controls": "experiments/_controls.html",
+    "experiment-arms": "experiments/_arms.html",
+    "experiment-outcome": "experiments/_outcome.html",
+}
 POOL_REGIONS = {"pool-head": "sandboxes/_head.html", "pool-body": "sandboxes/_body.html"}
 TRAJECTORY_REGIONS = {
     "trajectory-head": "rollouts/trajectories/_head.html",
@@ -214,6 +222,18 @@ def _run_list_page(subscription: Subscription, _shared: SharedReads) -> Snapshot
     return Snapshot(seq=0, html=_render({"run-list": "runs/_list.html"}, variables(context)))
 
 
+def _experiment_page(subscription: Subscription, _shared: SharedReads) -> Snapshot:
+    number = whole(subscription.target[0], most=MOST_ID)
+    experiment = get_experiment(number) if number is not None else None
+    if experiment is None:
+        raise GoneError
+    context = build_experiment(
+        experiment, dict(subscription.params), role=subscription.role, user_id=subscription.user_id
+    )
+    html = _render(EXPERIMENT_REGIONS, variables(context))
+    return Snapshot(seq=0, identity=context.live_identity, html=html, charts=context.charts)
+
+
 def _health_page(subscription: Subscription, shared: SharedReads) -> Snapshot:
     run = _run(subscription, shared)
     dataset = dataset_reads.get_dataset(subscription.target[0])
@@ -233,21 +253,23 @@ PAGES: Mapping[str, Callable[[Subscription, SharedReads], Snapshot]] = {
     "overview": _overview_page,
     "runs": _run_list_page,
     "sandboxes": _sandboxes_page,
+    "experiment": _experiment_page,
     "run": _run_page,
     "iteration": _iteration_page,
     "group": _group_page,
     "trajectory": _trajectory_page,
     "health": _health_page,
 }
-TARGET_LENGTHS = {"iteration": 2, "group": 3, "trajectory": 4, "health": 1}
+TARGET_LENGTHS = {"experiment": 1, "iteration": 2, "group": 3, "trajectory": 4, "health": 1}
 SAME_FOR_ALL = ("iteration",)
 """Pages that are the same for every role; they are rendered for the lowest role."""
-OWNED = ("overview", "run", "trajectory")
+OWNED = ("overview", "experiment", "run", "trajectory")
 """Pages that show operators controls for their own runs, labels and comments."""
 AREAS: Mapping[str, frozenset[str]] = {
     "overview": frozenset({"progress"}),
     "runs": frozenset({"progress"}),
     "sandboxes": frozenset({"pool"}),
+    "experiment": frozenset({"progress"}),
     "run": frozenset({"progress", "rollouts", "pool"}),
 }
 """Areas of ``ingestion.services.changes`` shown by a page, in addition to ``run``, which every page shows."""

@@ -8,8 +8,11 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from tests.builders.commands import command_result
 from tests.builders.web.web_builders import make_run, make_user, sign_in
+from webapp.accounts.selectors.quotas import run_quotas
 from webapp.core.permissions import Role, role_of
+from webapp.experiments import services as experiments
 from webapp.models import AuditEntry, Experiment, Run
 from webapp.runs.services import runs
 
@@ -78,6 +81,36 @@ def sent(page: str) -> dict[str, list[str]]:
     for name, value in re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page):
         fields.setdefault(name, []).append(value)
     return fields
+
+
+def test_an_edit_of_an_experiment_does_not_overwrite_a_newer_one(admin: Client) -> None:
+    experiment = experiments.create(name="first", goal="old")
+    address = f"/admin/webapp/experiment/{experiment.pk}/change/"
+    version = admin.get(address).context["adminform"].form["version"].value()
+    experiments.edit(experiment=experiment, texts={"goal": "theirs"})
+    form = {"goal": "mine", "hypothesis": "", "conclusion": "", "max_rollouts": "50", "version": version}
+    refused = admin.post(address, form)
+    experiment.refresh_from_db()
+    assert experiment.goal == "theirs"
+    assert "yours was not saved" in refused.content.decode()
+    assert ">\nmine</textarea>" in refused.content.decode()
+    # Saved again, it replaces the newer texts knowingly.
+    admin.post(address, form | {"version": refused.context["adminform"].form["version"].value()})
+    experiment.refresh_from_db()
+    assert (experiment.goal, experiment.max_rollouts) == ("mine", 50)
+    stale = command_result("experiment", "edit", "first", "--goal", "x", "--version", version)
+    assert "were edited after they were read" in stale.errors
+
+
+def test_a_quota_of_runs_is_set_on_the_page_of_a_user(admin: Client) -> None:
+    user = make_user("ada", Role.OPERATOR)
+    form = {"username": "ada", "role": "operator", "is_active": "on", "runs_at_once": "3"}
+    address = f"/admin/auth/user/{user.pk}/change/"
+    admin.post(address, form)
+    assert run_quotas() == {user.pk: 3}
+    assert 'value="3"' in admin.get(address).content.decode()
+    admin.post(address, form | {"runs_at_once": ""})
+    assert run_quotas() == {}
 
 
 def test_runs_are_stopped_archived_and_tagged_after_a_confirmation(admin: Client) -> None:

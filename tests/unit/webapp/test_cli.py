@@ -54,7 +54,7 @@ COMMANDS = {
     *(f"notification {name}" for name in ("add", "list", "remove", "test", "log")),
     "pool show", "pool reap",
     *(f"account {name}" for name in (
-        "create", "token", "reset-password", "unlock", "sign-out", "ensure-admin",
+        "create", "token", "reset-password", "unlock", "sign-out", "quota", "ensure-admin",
     )),
     "ingest spool",
 }  # fmt: skip

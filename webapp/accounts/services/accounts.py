@@ -14,7 +14,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from engine.errors import TrainyardError
-from webapp.accounts.models import ApiToken
+from webapp.accounts.models import ApiToken, RunQuota
 from webapp.accounts.services import sign_ins
 from webapp.core.permissions import Role, role_of
 from webapp.core.services import audit
@@ -23,6 +23,7 @@ TOKEN_PREFIX = "ty_"
 TOKEN_DAYS = 90
 """Default lifetime of an API token, days."""
 MOST_TOKEN_DAYS = 365
+MOST_RUNS_AT_ONCE = 10_000
 
 
 class AccountError(TrainyardError):
@@ -199,6 +200,31 @@ def _keep_an_admin(user: User, role: Role) -> None:
     admins = set(_admins().values_list("pk", flat=True))
     if role is not Role.ADMIN and admins == {user.pk}:
         raise AccountError("this is the last admin: make another one first")
+
+
+@transaction.atomic
+def set_quota(*, user: User, runs_at_once: int | None, actor: User | None = None) -> None:
+    """Set how many runs a user may have at once.
+
+    Args:
+        user: the user.
+        runs_at_once: the number; None: the general limit.
+        actor: the requesting user.
+
+    Raises:
+        AccountError: the number is negative or above ``MOST_RUNS_AT_ONCE``.
+    """
+    if runs_at_once is not None and not 0 <= runs_at_once <= MOST_RUNS_AT_ONCE:
+        raise AccountError(f"0 to {MOST_RUNS_AT_ONCE:,} runs at once are allowed, not {runs_at_once:,}")
+    old = RunQuota.objects.filter(user=user).values_list("runs_at_once", flat=True).first()
+    if old == runs_at_once:
+        return
+    if runs_at_once is None:
+        RunQuota.objects.filter(user=user).delete()
+    else:
+        RunQuota.objects.update_or_create(user=user, defaults={"runs_at_once": runs_at_once})
+    changes = {"runs_at_once": {"old": old, "new": runs_at_once}}
+    audit.record(actor=actor, action="account.quota", target=f"user {user.get_username()}", changes=changes)
 
 
 def _assign(user: User, role: Role) -> None:

@@ -30,7 +30,7 @@ class Control:
 
 
 def build_controls(
-    experiment: Experiment, arms: Iterable[ArmRow], *, role: Role, user_id: int
+    experiment: Experiment, arms: Iterable[ArmRow], *, role: Role, user_id: int | None
 ) -> tuple[Control, ...]:
     """Return the buttons: stop, or archive where no run is queued or live, and continue."""
 

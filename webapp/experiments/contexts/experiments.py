@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +30,7 @@ from webapp.runs.models.iterations import Evaluation
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors import series as series_reads
+from webapp.runs.selectors.budgets import count_rollouts
 from webapp.runs.selectors.run_table import RunFilters, list_runs
 from webapp.runs.selectors.series import Series as RunSeries
 
@@ -84,6 +87,7 @@ class TextsForm:
     """Values of the form of goal, hypothesis and conclusion."""
 
     texts: Mapping[str, str]
+    max_rollouts: str
     version: str
     """Version of the texts that these values replace."""
     refused: bool
@@ -111,7 +115,13 @@ class ExperimentContext:
     heldout: tuple[HeldoutRow, ...]
     heldout_is_comparable: bool
     """Whether all evaluations of ``heldout`` have the same split and numbers of tasks and samples."""
+    num_rollouts: int | None
+    """Rollouts of its runs; None without a budget."""
     charts: Mapping[str, object]
+    live_target: str
+    """Identity of the page for live updates, as JSON."""
+    live_identity: str
+    """Digest of the charts: curves over seeds may change anywhere, so other ones replace all points."""
     num_archived: int
     """Archived runs, hidden unless the query string includes them."""
     num_compared: int
@@ -126,7 +136,7 @@ def build_experiment(
     params: Mapping[str, str],
     *,
     role: Role,
-    user_id: int,
+    user_id: int | None,
     sent: Mapping[str, str] | None = None,
 ) -> ExperimentContext:
     """Build the context of an experiment's page; the chart compares the first runs that it lists.
@@ -153,6 +163,7 @@ def build_experiment(
     else:
         compared = series_reads.bucketed(drawn, [REWARD], buckets=256)
         chart = comparison_chart(compared, {run.pk: run.name for run in page.rows})
+    charts = chart.as_json()
     return ExperimentContext(
         section="experiments",
         crumbs=(Crumb("Experiments", reverse("experiment-list")), Crumb(experiment.name)),
@@ -164,6 +175,7 @@ def build_experiment(
         controls=build_controls(experiment, arms, role=role, user_id=user_id),
         edit=TextsForm(
             texts={name: (sent or {}).get(name, getattr(experiment, name)) for name in TEXTS},
+            max_rollouts=(sent or {}).get("max_rollouts", str(experiment.max_rollouts or "")),
             version=version_of(experiment),
             refused=sent is not None,
         ),
@@ -172,7 +184,10 @@ def build_experiment(
         rows=run_rows(page.rows, rewards, columns=default_columns()),
         heldout=heldout,
         heldout_is_comparable=len({tasks for row in heldout for tasks in row.tasks}) <= 1,
-        charts=chart.as_json(),
+        num_rollouts=count_rollouts(experiment.pk) if experiment.max_rollouts is not None else None,
+        charts=charts,
+        live_target=json.dumps([str(experiment.pk)]),
+        live_identity=hashlib.sha256(json.dumps(charts).encode()).hexdigest()[:16],
         num_archived=run_reads.count_archived(experiment),
         num_compared=len(compared),
         compare_url=comparison_url(numbers[:MOST_RUNS]),

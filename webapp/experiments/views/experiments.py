@@ -9,8 +9,9 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.views.decorators.http import require_POST
 
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
 from webapp.accounts.gate import operator, viewer
+from webapp.core.contexts.numbers import whole
 from webapp.core.pages import page, params_of, posted_of
 from webapp.core.permissions import Person, check_change
 from webapp.experiments import selectors as reads
@@ -36,6 +37,16 @@ def experiment_or_404(experiment_id: int) -> Experiment:
     return experiment
 
 
+def parse_budget(text: str | None) -> int | None:
+    """Return the budget of a form, 0 for an empty field, None without the field. Raises ConfigError."""
+    if text is None:
+        return None
+    number = whole(text.strip() or "0", most=experiments.MOST_ROLLOUTS)
+    if number is None:
+        raise ConfigError(Problem(f"expected a number of rollouts, not '{text[:40]}'", "max_rollouts"))
+    return number
+
+
 @viewer
 def experiment_list(request: HttpRequest, person: Person) -> HttpResponse:
     """Render the list of experiments."""
@@ -58,7 +69,13 @@ def experiment_edit(request: HttpRequest, person: Person, experiment_id: int) ->
     texts = {name: form.get(name) for name in experiments.TEXTS}
     experiment = experiment_or_404(experiment_id)
     try:
-        experiments.edit(experiment=experiment, texts=texts, version=form.get("version"), actor=person.user)
+        experiments.edit(
+            experiment=experiment,
+            texts=texts,
+            max_rollouts=parse_budget(form.get("max_rollouts")),
+            version=form.get("version"),
+            actor=person.user,
+        )
     except ConfigError as error:
         messages.error(request, f"Nothing was changed: {error}")
     except TextsConflictError:

@@ -21,7 +21,7 @@ from webapp.experiments.contexts.launch_form import LaunchFormContext, build_lau
 from webapp.experiments.contexts.power import posted_power
 from webapp.experiments.designs import parse_seeds
 from webapp.experiments.models import Experiment
-from webapp.experiments.views.experiments import experiment_or_404
+from webapp.experiments.views.experiments import experiment_or_404, parse_budget
 from webapp.runs.services import experiment_runs
 from webapp.runs.services.experiment_runs import Launched
 from webapp.runs.services.states import IllegalTransitionError
@@ -85,7 +85,8 @@ def _launch(
     design = None if posted.get("then") == "continue" else posted_design(posted)
     if experiment is None:
         texts = {name: posted.get(name, "") for name in ("name", "goal", "hypothesis")}
-        experiment = experiments.create(**texts, actor=person.user)
+        budget = parse_budget(posted.get("max_rollouts"))
+        experiment = experiments.create(**texts, max_rollouts=budget, actor=person.user)
     for run in experiment_runs.continuable(experiment, design):
         check_change(run, person.role, person.user.pk)
     return experiment, experiment_runs.launch(experiment=experiment, design=design, actor=person.user)

@@ -9,7 +9,9 @@ from django.db import connection
 from django.db.models import F
 
 from engine.types import RunState
+from webapp.accounts.selectors.quotas import run_quotas
 from webapp.runs.models.runs import Run, RunAttempt
+from webapp.runs.selectors.budgets import spent_budget
 from webapp.runs.services import states
 
 _LOCK = 1_414_677_849
@@ -27,18 +29,27 @@ def why_waiting(*, run: Run, host: str) -> str:
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_LOCK])
-    per_person, per_machine = settings.TRAINYARD_RUNS_PER_PERSON, settings.TRAINYARD_RUNS_AT_ONCE
+    if reason := spent_budget(run.experiment):
+        return f"Waits: {reason}"
+    per_machine, quotas = settings.TRAINYARD_RUNS_AT_ONCE, run_quotas()
+
+    def full(person: int | None) -> bool:
+        """Return whether a user has as many runs as they may; runs without a user have no such limit."""
+        limit = quotas.get(person, settings.TRAINYARD_RUNS_PER_PERSON or None)
+        return person is not None and limit is not None and taken[person] >= limit
+
     live = Run.objects.filter(state__in=states.LIVE)
     taken = Counter(live.values_list("created_by", flat=True))
     ahead = Run.objects.filter(state=RunState.QUEUED, queued_at__lt=run.queued_at).order_by("queued_at")
     earlier = 0
     for person, backend in ahead.values_list("created_by", "config__launcher__backend"):
-        if per_person and person is not None and taken[person] >= per_person:
+        if full(person):
             continue  # waits for other runs of its person, so takes no place on the machine
         taken[person] += 1
         earlier += backend not in ("ray", "external")
-    if per_person and run.created_by_id is not None and taken[run.created_by_id] >= per_person:
-        return f"Waits for an earlier run of the same person to end: {per_person} may run at once"
+    if full(run.created_by_id):
+        limit = quotas.get(run.created_by_id, settings.TRAINYARD_RUNS_PER_PERSON)
+        return f"Waits for an earlier run of the same person to end: {limit} may run at once"
     if run.launcher_backend == "local":
         attempts = RunAttempt.objects.filter(
             run__state__in=states.LIVE, epoch=F("run__epoch"), launcher="local", host__in=("", host)

@@ -27,6 +27,7 @@ from webapp.endpoints.services import places
 from webapp.experiments.models import Experiment
 from webapp.rollouts.selectors import scores
 from webapp.runs.models.runs import Run
+from webapp.runs.selectors.budgets import spent_budget
 from webapp.runs.selectors.results import existing_runs
 from webapp.runs.services import drafts, learning, states
 from webapp.runs.services.states import IllegalTransitionError
@@ -118,11 +119,13 @@ def start(*, run: Run, actor: User | None = None) -> None:
 
     Raises:
         ConfigError: its dataset or a source run does not exist, the solve rates that select its tasks cannot
-            be exported, its query chooses no trajectory, its conversations may exceed the model's context,
+            be exported, its experiment's budget is spent, its query chooses no trajectory, its
+            conversations may exceed the model's context,
             or a value is not allowed.
         IllegalTransitionError: the run is not a draft.
     """
     places.checked(run.config)
+    _check_budget(run)
     _check_dataset(run)
     _check_sources(run)
     if problems := long_contexts(run.config, home=Path(settings.TRAINYARD_HOME)):
@@ -134,6 +137,11 @@ def start(*, run: Run, actor: User | None = None) -> None:
     )
     send_on_commit(TaskName.LAUNCH_RUN, run.pk)
     _done(run, actor, "run.start")
+
+
+def _check_budget(run: Run) -> None:
+    if reason := spent_budget(run.experiment):
+        raise ConfigError(reason)
 
 
 def _check_dataset(run: Run) -> None:
@@ -231,13 +239,15 @@ def resume(*, run: Run, actor: User | None = None) -> None:
     A verifier's run or regrading that has succeeded with some results missing is queued to retry these.
 
     Raises:
-        ConfigError: its dataset does not exist, or a value is no longer allowed.
+        ConfigError: its dataset does not exist, its experiment's budget is spent, or a value is no longer
+            allowed.
         IllegalTransitionError: the run is not paused, failed or stopped, and lacks no results.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
     if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):
         return _done(run, actor, "run.resume")
     places.checked(run.config)
+    _check_budget(run)
     _check_dataset(run)
     retried = (RunState.SUCCEEDED,) if scores.can_retry(run) else ()
     for ended in (RunState.FAILED, RunState.STOPPED, *retried):

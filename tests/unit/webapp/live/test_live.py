@@ -122,12 +122,13 @@ def finish_at(yard: Yard, steps: int) -> None:
 
 async def test_other_pages_plus_fragments_equal_fresh_pages() -> None:
     yard, client = await in_thread(populated)()
-    run, key = yard.run.pk, yard.tasks[0].key
+    run, key, experiment = yard.run.pk, yard.tasks[0].key, str(yard.experiment.pk)
     pages: dict[str, tuple[str, str, dict[str, Any]]] = {
         "iteration": (f"/runs/{run}/train/1/", "iteration-body", {"run": run, "target": ["train", "1"]}),
         "group": (f"/runs/{run}/train/1/{key}/", "group-body", {"run": run, "target": ["train", "1", key]}),
         "overview": ("/", "overview-bands", {}),
         "runs": ("/runs/?sort=name", "run-list", {"query": "?sort=name"}),
+        "experiment": (f"/experiments/{experiment}/", "experiment-outcome", {"target": [experiment]}),
     }
     async with AsyncExitStack() as stack:
         opened = {

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
+from engine.errors import ConfigError
 from engine.types import RunState
+from tests.builders.commands import command_result, run_command
 from tests.builders.web.web_builders import launched, make_run
-from webapp.models import Run
+from webapp.experiments import services as experiments
+from webapp.models import AuditEntry, Group, Run
 from webapp.runs.selectors.runs import condition_of
 from webapp.runs.services import attempts, runs
 
@@ -63,6 +67,46 @@ def test_users_at_their_limit_do_not_delay_other_users(settings: Any) -> None:
     runs_of_ada = [queue_run(ada) for _ in range(3)]
     other = queue_run(alan)
     assert [try_to_start(run) for run in (*runs_of_ada, other)] == [True, False, False, True]
+
+
+def test_a_quota_of_a_user_replaces_the_general_limit(settings: Any) -> None:
+    settings.TRAINYARD_RUNS_AT_ONCE, settings.TRAINYARD_RUNS_PER_PERSON = 9, 1
+    ada, alan = (User.objects.create_user(name) for name in ("ada", "alan"))
+    run_command("account", "quota", "ada", 2)
+    run_command("account", "quota", "alan", 0)
+    runs_of_ada, of_alan = [queue_run(ada) for _ in range(3)], queue_run(alan)
+    assert [try_to_start(run) for run in (*runs_of_ada, of_alan)] == [True, True, False, False]
+    assert condition_of(runs_of_ada[2]).endswith("of the same person to end: 2 may run at once")
+    run_command("account", "quota", "alan")
+    assert try_to_start(of_alan)
+    assert AuditEntry.objects.filter(action="account.quota").count() == 3
+    assert "10,000 runs" in command_result("account", "quota", "ada", 20_000).errors
+
+
+def test_runs_wait_and_are_refused_while_the_budget_of_their_experiment_is_spent(settings: Any) -> None:
+    settings.TRAINYARD_RUNS_AT_ONCE = 9
+    experiment = experiments.create(name="costly", max_rollouts=10)
+    spender, waiting, draft, stopped = queue_run(), queue_run(), make_run(), make_run()
+    Run.objects.update(experiment=experiment)
+    Run.objects.filter(pk=stopped.pk).update(state="stopped")
+    Group.objects.create(
+        run=spender, iteration=0, phase="train", task_key="a", size=10, started_at=timezone.now()
+    )
+    for run in (waiting, draft, stopped):
+        run.refresh_from_db()
+    assert not try_to_start(waiting)
+    words = "the budget of experiment costly is spent: 10 of 10 rollouts"
+    assert condition_of(waiting).startswith(f"Waits: {words}")
+    with pytest.raises(ConfigError, match=words):
+        runs.start(run=draft)
+    with pytest.raises(ConfigError, match=words):
+        runs.resume(run=stopped)
+    run_command("experiment", "edit", "costly", "--max-rollouts", 11)
+    for run in (draft, stopped):
+        run.refresh_from_db()
+    assert try_to_start(waiting)
+    runs.start(run=draft)
+    runs.resume(run=stopped)
 
 
 def test_stopped_run_clears_its_waiting_message(settings: Any) -> None:
