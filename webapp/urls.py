@@ -182,7 +182,7 @@ urlpatterns = [
             {"action": action},
             name=f"experiment-{action}",
         )
-        for action in experiments.ACTIONS
+        for action in experiments.STATES
     ],
     path("disk/", disk.disk, name="disk"),
     path("disk/remove/", disk.disk_remove, name="disk-remove"),

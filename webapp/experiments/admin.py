@@ -49,8 +49,7 @@ class ExperimentForm(forms.ModelForm):  # type: ignore[type-arg]
             current = experiments.version_of(Experiment.objects.get(pk=self.instance.pk))
             if cleaned.get("version", "") not in ("", current):
                 # Saved again, after a look at the saved texts, it replaces them.
-                self.data = self.data.copy()
-                self.data["version"] = current
+                self.data = {**self.data.dict(), "version": current}  # type: ignore[attr-defined]
                 raise forms.ValidationError(
                     "It was edited after this form was shown; yours was not saved. Its page shows the saved "
                     "texts; saving again replaces them."

@@ -258,7 +258,7 @@ def launch_experiment(request: HttpRequest, experiment_id: int, body: LaunchIn) 
 def stop_experiment(request: HttpRequest, experiment_id: int) -> list[Run]:
     """Stop all queued and live runs of an experiment."""
     runs = _changeable(request, reads.runs_in_states(_find(experiment_id), states.IN_PROGRESS))
-    batches.stop_all(batch=runs, actor=caller(request))
+    batches.change_all(batch=runs, action="stop", actor=caller(request))
     return runs
 
 
@@ -266,7 +266,7 @@ def stop_experiment(request: HttpRequest, experiment_id: int) -> list[Run]:
 def archive_experiment(request: HttpRequest, experiment_id: int) -> list[Run]:
     """Archive all runs of an experiment; 409 while one is queued or live."""
     runs = _changeable(request, reads.runs_in_states(_find(experiment_id), list(states.TRANSITIONS)))
-    batches.archive_all(batch=runs, actor=caller(request))
+    batches.change_all(batch=runs, action="archive", actor=caller(request))
     return runs
 
 

@@ -225,7 +225,7 @@ def power(
 def stop(name: Name, as_json: AsJson = False) -> None:
     """Stop all queued and live runs of an experiment."""
     runs = reads.runs_in_states(_find(name), states.IN_PROGRESS)
-    batches.stop_all(batch=runs)
+    batches.change_all(batch=runs, action="stop")
     _print_runs(runs, as_json=as_json)
 
 
@@ -233,7 +233,7 @@ def stop(name: Name, as_json: AsJson = False) -> None:
 def archive(name: Name, as_json: AsJson = False) -> None:
     """Archive all runs of an experiment; refused while one is queued or live."""
     runs = reads.runs_in_states(_find(name), list(states.TRANSITIONS))
-    batches.archive_all(batch=runs)
+    batches.change_all(batch=runs, action="archive")
     _print_runs(runs, as_json=as_json)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,8 @@ class BatchAction:
     """A change of several runs."""
 
     name: str
-    change: Callable[..., None]
+    action: str
+    """One of ``batches.CHANGES``."""
     of_states: Collection[str]
     """States of the runs that can be changed."""
     question: str
@@ -44,21 +45,21 @@ class BatchAction:
 
 STOP = BatchAction(
     name="stop_runs",
-    change=batches.stop_all,
+    action="stop",
     of_states=states.STOPPABLE,
     question="Stop these runs?",
     button="Stop",
 )
 ARCHIVE = BatchAction(
     name="archive_runs",
-    change=batches.archive_all,
+    action="archive",
     of_states=ARCHIVABLE,
     question="Archive these runs? Lists and results of experiments leave them out.",
     button="Archive",
 )
 TAG = BatchAction(
     name="tag_runs",
-    change=batches.tag_all,
+    action="tag",
     of_states=list(states.TRANSITIONS),
     question="Add a tag to these runs?",
     button="Add the tag",
@@ -105,9 +106,9 @@ def change_runs(
             "back": back,
         }
         return TemplateResponse(request, "admin/confirm_runs.html", context)
-    asked = {"tag": request.POST.get("tag", "")} if action.asks_tag else {}
+    actor = request.user if isinstance(request.user, User) else None
     try:
-        action.change(batch=batch, actor=request.user if isinstance(request.user, User) else None, **asked)
+        batches.change_all(batch=batch, action=action.action, tag=request.POST.get("tag", ""), actor=actor)
     except (ConfigError, IllegalTransitionError) as error:
         messages.error(request, f"Nothing was changed: {error}")
     else:

@@ -12,7 +12,7 @@ from webapp.runs.services.states import TERMINAL, S
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class SeedRun:
     """An arm with one seed; None where no run was started."""
 
     seed: int
@@ -34,7 +34,7 @@ class ArmRow:
     colour: int
     dash: int
     """Pattern of its line, a second cue beside the colour."""
-    cells: tuple[Cell, ...]
+    cells: tuple[SeedRun, ...]
 
     @property
     def num_ended(self) -> int:
@@ -54,7 +54,7 @@ def build_cells(experiment: Experiment) -> tuple[ArmRow, ...]:
             lines=tuple(setting_line(key, value) for key, value in arm.settings.items()),
             colour=1 + position % 9,
             dash=position // 9,
-            cells=tuple(Cell(seed, runs.get((arm.name, seed))) for seed in design.seeds),
+            cells=tuple(SeedRun(seed, runs.get((arm.name, seed))) for seed in design.seeds),
         )
         for position, arm in enumerate(design.arms)
     )

@@ -24,7 +24,7 @@ _LEVELS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
+class TaskRun:
     """One task in one run."""
 
     solved: Solved | None
@@ -41,7 +41,7 @@ class TaskRow:
     """One task."""
 
     name: str
-    cells: tuple[Cell, ...]
+    cells: tuple[TaskRun, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,14 +141,14 @@ def _cell(
     number: int,
     solved: Mapping[int, Solved],
     first: Mapping[tuple[str, int, bool], Trajectory],
-) -> Cell:
+) -> TaskRun:
     own = solved.get(number)
 
     def url(is_passed: bool) -> str:
         row = first.get((key, number, is_passed))
         return trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index) if row else ""
 
-    return Cell(
+    return TaskRun(
         solved=own,
         level=min(_LEVELS - 1, int(own.rate * _LEVELS)) if own else 0,
         passed_url=url(is_passed=True),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 from django.contrib import messages
 from django.http import Http404, HttpRequest, HttpResponse
@@ -22,11 +22,8 @@ from webapp.experiments.services import TextsConflictError
 from webapp.runs.services import batches, states
 from webapp.runs.services.states import IllegalTransitionError
 
-ACTIONS: dict[str, tuple[Callable[..., None], Collection[str]]] = {
-    "stop": (batches.stop_all, states.IN_PROGRESS),
-    "archive": (batches.archive_all, list(states.TRANSITIONS)),
-}
-"""Action → service, and the states of the runs that it changes."""
+STATES: dict[str, Collection[str]] = {"stop": states.IN_PROGRESS, "archive": list(states.TRANSITIONS)}
+"""Action → states of the runs that it changes."""
 
 
 def experiment_or_404(experiment_id: int) -> Experiment:
@@ -90,12 +87,11 @@ def experiment_edit(request: HttpRequest, person: Person, experiment_id: int) ->
 @require_POST
 def experiment_action(request: HttpRequest, person: Person, experiment_id: int, action: str) -> HttpResponse:
     """Stop or archive the runs of an experiment."""
-    change, of_states = ACTIONS[action]
-    runs = reads.runs_in_states(experiment_or_404(experiment_id), of_states)
+    runs = reads.runs_in_states(experiment_or_404(experiment_id), STATES[action])
     for run in runs:
         check_change(run, person.role, person.user.pk)
     try:
-        change(batch=runs, actor=person.user)
+        batches.change_all(batch=runs, action=action, actor=person.user)
     except IllegalTransitionError as error:
         messages.error(request, f"Nothing was changed: {error}")
     return redirect("experiment-detail", experiment_id)

@@ -37,6 +37,7 @@ from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import find_checkpoint
 from webapp.runs.selectors.files import open_file
 from webapp.runs.selectors.run_views import default_view
+from webapp.runs.services import batches
 from webapp.runs.services import edits as run_edits
 from webapp.runs.services import run_views as view_writes
 from webapp.runs.services import runs as run_writes
@@ -157,12 +158,7 @@ def _change_selected(runs: Sequence[Run], action: str, tag: str, person: Person)
         before = (run.state, run.desired, run.archived_at, run.tags)
         try:
             check_change(run, person.role, person.user.pk)
-            if action == "tag":
-                run_edits.edit(run=run, changes=Edit(add_tag=tag), actor=person.user)
-            elif action in ("stop", "archive", "restore"):
-                ACTIONS[action](run=run, actor=person.user)
-            else:
-                refused.append(f"run {run.pk}: there is no action '{action[:40]}'")
+            batches.change(run=run, action=action, tag=tag, actor=person.user)
         except (PermissionDenied, ConfigError, IllegalTransitionError) as error:
             refused.append(f"run {run.pk} was not changed: {error}")
         changed += before != (run.state, run.desired, run.archived_at, run.tags)

@@ -139,7 +139,7 @@ def test_a_tag_is_added_to_those_that_the_run_has_by_then() -> None:
     run = make_run()
     stale = Run.objects.get(pk=run.pk)
     edits.edit(run=run, changes=edits.Edit(tags=["theirs"]))
-    batches.tag_all(batch=[stale], tag="mine")
+    batches.change_all(batch=[stale], action="tag", tag="mine")
     assert Run.objects.get(pk=run.pk).tags == ["mine", "theirs"]
 
 
