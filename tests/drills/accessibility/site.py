@@ -208,6 +208,7 @@ def addresses(site: Site) -> dict[str, str]:
         "tokens": "/account/tokens/",
         "password": "/account/password/",
         "runs": "/runs/",
+        "runs grouped": "/runs/?group=recipe&columns=state,gain,change,set:seed,metric:entropy/mean",
         "no runs": "/runs/?q=no+such+run",
         "recipes": "/runs/new/",
         **{
