@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
 
     dependencies = [
         ('auth', '0012_alter_user_first_name_max_length'),
-        ('webapp', '0007_experiment_arms'),
+        ('webapp', '0008_notifications'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
