@@ -79,6 +79,7 @@ urlpatterns = [
     path("runs/<int:run_id>/checkpoints/<int:iteration>.zip", runs.run_checkpoint, name="run-checkpoint"),
     path("runs/<int:run_id>/files/<path:name>", runs.run_file, name="run-file"),
     path("runs/<int:run_id>/edit/", runs.run_edit, name="run-edit"),
+    path("runs/<int:run_id>/step-example/", trajectories.step_example, name="step-example"),
     path("runs/<int:run_id>/what-if/", trajectories.run_what_if, name="run-what-if"),
     path(f"runs/<int:run_id>/{_ROLLOUTS}", trajectories.iteration_detail, name="iteration-detail"),
     path(f"runs/<int:run_id>/{_ROLLOUTS}<segment:task_key>/", trajectories.group_detail, name="group-detail"),

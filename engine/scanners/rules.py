@@ -163,13 +163,6 @@ def retrieved_answer(trajectory: ScannedTrajectory) -> Iterator[Hit]:
             yield _hit(step)
 
 
-_READING = frozenset({
-    "cat", "cd", "diff", "echo", "find", "grep", "head", "ls", "pwd", "rg", "sed", "sort", "tail", "wc",
-    "which",
-})  # fmt: skip
-_READING_GIT = frozenset({"status", "diff", "log", "show", "blame"})
-
-
 @_rule(1)
 def repeated_command(trajectory: ScannedTrajectory) -> Iterator[Hit]:
     """Find calls that were repeated although nothing had changed since."""
@@ -180,11 +173,7 @@ def repeated_command(trajectory: ScannedTrajectory) -> Iterator[Hit]:
             continue
         if step.call in seen:
             yield _hit(step)
-        reads = all(
-            program in _READING or (program == "git" and words[:1] and words[0] in _READING_GIT)
-            for program, *words in step.commands
-        )
-        if not reads or step.index in writing:
+        if not step.only_reads or step.index in writing:
             seen = set()
         seen.add(step.call)
 

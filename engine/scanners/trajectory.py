@@ -60,6 +60,11 @@ _FAILED = re.compile(
     r"\b[1-9]\d* (?:failed|errors?|failures?)\b|^FAILED\b|no tests ran|collected 0 items", re.MULTILINE
 )
 _PASSED = re.compile(r"\b[1-9]\d* pass(?:ed|ing)\b|^OK\b|^ok\b", re.MULTILINE)
+_READING = frozenset({
+    "cat", "cd", "diff", "echo", "find", "grep", "head", "ls", "pwd", "rg", "sed", "sort", "tail", "wc",
+    "which",
+})  # fmt: skip
+_READING_GIT = frozenset({"status", "diff", "log", "show", "blame"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +92,16 @@ class ScannedStep:
     observation: str
     failed: bool
     """Whether the action failed, as far as the observation shows."""
+    thinking_tokens: int | None
+    """None where they are not known."""
+
+    @property
+    def only_reads(self) -> bool:
+        """Return whether all shell commands are known to only read, apart from ``writes``."""
+        return all(
+            program in _READING or (program == "git" and bool(words) and words[0] in _READING_GIT)
+            for program, *words in self.commands
+        )
 
 
 def read_step(
@@ -98,6 +113,7 @@ def read_step(
     observation: str = "",
     error: str = "",
     exit_code: int | None = None,
+    thinking_tokens: int | None = None,
 ) -> ScannedStep:
     """Return a step for scanners; arguments of unexpected types count as absent."""
     values: Mapping[str, Any] = arguments if isinstance(arguments, Mapping) else {}
@@ -127,6 +143,7 @@ def read_step(
         message=_text(values, ("result", "message")) if kind == "finish" else "",
         observation=observation,
         failed=failed,
+        thinking_tokens=thinking_tokens,
     )
 
 

@@ -27,7 +27,7 @@ from webapp.ingestion.services import ingest as ingest_service
 from webapp.notifications import api as notifications
 from webapp.rollouts.api import annotations as annotation_routes
 from webapp.rollouts.api import scanners, search, tokens, trajectories, what_if
-from webapp.runs.api import alerts, files, logs, plans, recipes, run_views, runs, system, timelines
+from webapp.runs.api import alerts, files, logs, plans, recipes, run_views, runs, steps, system, timelines
 from webapp.runs.api import checkpoints as run_checkpoints
 from webapp.runs.api import edits as run_edits
 from webapp.runs.services.attempts import NoTokenError
@@ -72,6 +72,7 @@ api.add_router("", run_views.router)
 api.add_router("", runs.router)
 api.add_router("", scanners.router)
 api.add_router("", search.router)
+api.add_router("", steps.router)
 api.add_router("", system.router)
 api.add_router("", timelines.router)
 api.add_router("", trajectories.router)

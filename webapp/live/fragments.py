@@ -276,7 +276,7 @@ AREAS: Mapping[str, frozenset[str]] = {
 _SHOWN_BY = {
     "steps": ("trajectories", "events", "log"),
     "system": ("system", "events"),
-    "scans": ("behaviours",),
+    "scans": ("behaviours", "steps"),
     "labels": ("trajectories",),
 }
 """Tabs of the run page that change after a step, a report of the machine, a rollout's scan, and a label."""

@@ -13,8 +13,8 @@ from types import MappingProxyType
 from engine.types import RunKind
 
 TABS = (
-    "groups", "trajectories", "behaviours", "tasks", "timeline", "evaluation", "engines", "sandboxes",
-    "system", "checkpoints", "events", "log", "files", "configuration",
+    "groups", "trajectories", "behaviours", "steps", "tasks", "timeline", "evaluation", "engines",
+    "sandboxes", "system", "checkpoints", "events", "log", "files", "configuration",
 )  # fmt: skip
 _CHARTS = ("reward", "solve", "steps", "response", "thinking", "termination")
 

@@ -23,7 +23,7 @@ def map_cells(cells: Sequence[Any], width: float) -> SafeString:
     """Return cells of the solve map as links: a page has thousands, too many for a template's loop."""
     return format_html_join(
         "",
-        '<a href="{}" tabindex="-1"><rect class="m{}" x="{}%" width="{}%" height="16" rx="2">'
+        '<a href="{}" tabindex="-1"><rect class="{}" x="{}%" width="{}%" height="16" rx="2">'
         "<title>{}</title></rect></a>",
         ((cell.url, cell.level, cell.x, width, cell.title) for cell in cells),
     )

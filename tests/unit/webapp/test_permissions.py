@@ -101,6 +101,10 @@ def least_role(name: str, operators: set[str], administrators: set[str]) -> Role
 
 
 ROLES = (None, *Role)
+MISSING = frozenset(
+    {"run-checkpoint", "run-file", "token-arithmetic", "token-strips", "trajectory-compare", "step-example"}
+)
+"""There are no files and no traced tokens, and the addresses name neither rollouts nor steps."""
 
 
 def test_every_page_is_open_to_its_roles_only() -> None:
@@ -118,9 +122,7 @@ def test_every_page_is_open_to_its_roles_only() -> None:
             continue
         assert (anonymous.status_code, anonymous.headers["Location"][:13]) == (302, "/login/?next="), name
         least = least_role(name, OPERATORS, ADMINISTRATORS)
-        # The disk has no files, the trainer recorded no tokens, and the address names no two rollouts.
-        missing = {"run-checkpoint", "run-file", "token-arithmetic", "trajectory-compare"}
-        opened = (404,) if name in missing else (200, 405)
+        opened = (404,) if name in MISSING else (200, 405)
         for role in ROLES:
             expected = opened if ROLES.index(role) >= ROLES.index(least) else (403,)
             assert clients[role].get(address).status_code in expected, (name, role)

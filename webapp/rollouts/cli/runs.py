@@ -1,4 +1,4 @@
-"""Commands about the rollouts of a run: ``run export|what-if``."""
+"""Commands about the rollouts of a run: ``run export|what-if|steps``."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from webapp.rollouts.cli.points import Iteration, Phase, find_point, point_recor
 from webapp.rollouts.contexts.run_what_if import updates_what_if
 from webapp.rollouts.contexts.what_if import counterfactual
 from webapp.rollouts.selectors import attempts
+from webapp.runs.api.steps import steps_record
 from webapp.runs.cli.describe import RunId, find_run
 
 app = command_group()
@@ -83,3 +84,9 @@ def what_if(
     members = [dataclasses.asdict(member) for member in outcome.members]
     algorithm = outcome.config.model_dump(mode="json")
     print_json({"algorithm": algorithm, "members": members, "notes": outcome.notes})
+
+
+@app.command()
+def steps(run_id: RunId, as_json: OnlyJson = True) -> None:
+    """Print number, length and thinking tokens of a run's steps by iteration, index and purpose, as JSON."""
+    print_json(steps_record(find_run(run_id)))

@@ -44,7 +44,7 @@ class PatternScanner(models.Model):
 
 
 class Scan(models.Model):
-    """Hits of all scanners in one finished trajectory; ingest adds the row, scanners fill it."""
+    """Hits of all scanners in a finished trajectory, and its thinking by purpose; ingest adds the row."""
 
     trajectory = models.OneToOneField(
         Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="scan"
@@ -56,13 +56,18 @@ class Scan(models.Model):
     versions: models.JSONField[dict[str, int], dict[str, int]] = models.JSONField(default=dict)
     """Version of each scanner that read the trajectory, by name."""
     fingerprint = models.CharField(max_length=16, default="")
-    """Of the versions of all scanners when it was last scanned (``selectors.scans``); empty before."""
+    """``selectors.scans.fingerprint`` when it was last scanned; empty before."""
     found: ArrayField[list[str], list[str]] = ArrayField(models.CharField(max_length=64), default=list)
     """Names of the scanners with hits, sorted."""
     hits: models.JSONField[dict[str, dict[str, Any]], dict[str, dict[str, Any]]] = models.JSONField(
         default=dict
     )
     """By scanner with hits: their ``count``, and the ``first`` ones as ``[step or null, detail]``."""
+    purpose_steps: ArrayField[list[int], list[int]] = ArrayField(models.BigIntegerField(), default=list)
+    """Steps with known thinking tokens by purpose, in the order of ``engine.scanners.purposes.PURPOSES``;
+    empty for environments without a repository, and before the scan."""
+    purpose_thinking: ArrayField[list[int], list[int]] = ArrayField(models.BigIntegerField(), default=list)
+    """Thinking tokens of these steps, in the same order."""
 
     class Meta:
         indexes = [

@@ -12,6 +12,8 @@ from typing import Any
 from django.db import connection
 from django.db.models import Exists, OuterRef, Q, QuerySet
 
+from engine.scanners import purposes
+from engine.scanners.purposes import PURPOSES, Thinking
 from engine.scanners.rules import RULES
 from webapp.rollouts.models.annotations import Annotation
 from webapp.rollouts.models.scans import PatternScanner, Scan
@@ -23,6 +25,8 @@ NEWEST_OVER_TIME = 20_000
 """Newest rollouts of a run from which its shares over iterations are computed."""
 _MOST_LABELS = 5_000
 """Newest labels that are compared with hits."""
+_WITH_REPOSITORY = ("swe", "reproduction")
+"""Types of environments whose actions the shipped scanners and the purposes of steps apply to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +88,16 @@ Key = tuple[int, str, int]
 """Run, phase and iteration."""
 
 
+def environment_of(run: Run) -> str:
+    """Return the type of a run's environment."""
+    return str(run.config.get("environment", {}).get("type", "swe"))
+
+
+def has_repository(run: Run) -> bool:
+    """Return whether the agents of a run work on a repository, so that the shipped scanners apply."""
+    return environment_of(run) in _WITH_REPOSITORY
+
+
 def scanners() -> list[ScannerInfo]:
     """Return all scanners: the shipped ones, then those that people entered."""
     shipped = [ScannerInfo(name=rule.name, version=rule.version, words=rule.words) for rule in RULES.values()]
@@ -108,12 +122,14 @@ def pattern_scanner(name: str) -> PatternScanner | None:
 
 
 def fingerprint() -> str:
-    """Return a hash of the versions of all scanners, also of those no longer used, for ``Scan.fingerprint``.
+    """Return a hash of the versions of all scanners and of the purposes of steps, for ``Scan.fingerprint``.
 
-    It changes with every new version, but not when a scanner is removed or no longer used.
+    Scanners that are no longer used count, too: the hash changes with every new version, but not when a
+    scanner is removed.
     """
     versions = {rule.name: rule.version for rule in RULES.values()}
     versions |= dict(PatternScanner.objects.values_list("name", "version"))
+    versions["purposes of steps"] = purposes.VERSION  # no scanner has a name with spaces
     return hashlib.blake2b(json.dumps(versions, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
@@ -189,6 +205,28 @@ def _counted(rows: str, arguments: list[Any]) -> dict[Key, dict[str, Share]]:
                 old = counted.get(name, Share(0, 0))
                 counted[name] = Share(old.scanned + count, old.found + count * (name in found))
     return shares
+
+
+def thinking_over_time(run_id: int) -> dict[tuple[str, int], dict[str, Thinking]]:
+    """Return the thinking tokens of a run's newest rollouts by phase, iteration and purpose of the step."""
+    columns = ", ".join(
+        f"coalesce(sum(purpose_steps[{i}]), 0), coalesce(sum(purpose_thinking[{i}]), 0)"
+        for i in range(1, len(PURPOSES) + 1)
+    )
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT phase, iteration, {columns} FROM"  # noqa: S608 (SQL of this module)
+            " (SELECT phase, iteration, purpose_steps, purpose_thinking FROM webapp_scan WHERE run_id = %s"
+            " ORDER BY trajectory_id DESC LIMIT %s) newest GROUP BY 1, 2 ORDER BY 1, 2",
+            [run_id, NEWEST_OVER_TIME],
+        )
+        return {
+            (phase, iteration): {
+                name: Thinking(int(steps), int(tokens))
+                for name, steps, tokens in zip(PURPOSES, sums[::2], sums[1::2], strict=True)
+            }
+            for phase, iteration, *sums in cursor.fetchall()
+        }
 
 
 def newest_runs(limit: int, *, with_answers: bool) -> list[Run]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from django.db import connection
-from django.db.models import OuterRef, QuerySet, Subquery, Value
+from django.db.models import F, OuterRef, QuerySet, Subquery, Value
 from django.db.models.functions import Coalesce
 
 from engine.types import FindingKind
 from webapp.datasets.models.datasets import TaskAnswer
 from webapp.rollouts.models.trajectories import (
     ImportedFields,
+    Step,
     TestLog,
     TestResult,
     TokenBlob,
@@ -21,6 +22,8 @@ from webapp.rollouts.models.trajectories import (
 )
 from webapp.rollouts.selectors.annotations import with_labels
 
+MOST_CANDIDATES = 500
+"""Rollouts among which an example is chosen."""
 _TEST_OUTPUTS = frozenset(
     {"custom_test_outputs", "regression_test_output", "eval_logs", "report", "test_output", "test_result"}
 )
@@ -137,3 +140,29 @@ def gold_patch(task_id: int | None) -> str:
     if task_id is None:
         return ""
     return TaskAnswer.objects.filter(task_id=task_id).values_list("gold_patch", flat=True).first() or ""
+
+
+def most_thinking(
+    run_id: int, *, iterations: tuple[int, int], steps: tuple[int, int]
+) -> tuple[Trajectory, int] | None:
+    """Return the training rollout with the most thinking tokens in one step, and the index of that step.
+
+    It is one of the first ``MOST_CANDIDATES`` rollouts; None without such a step.
+
+    Args:
+        run_id: the run.
+        iterations: first and last iteration.
+        steps: first and last index.
+    """
+    candidates = Trajectory.objects.filter(
+        run_id=run_id, phase="train", iteration__range=iterations, num_steps__gt=steps[0]
+    ).order_by("iteration", "task_key", "index")
+    ids = list(candidates.values_list("pk", flat=True)[:MOST_CANDIDATES])
+    found = Step.objects.filter(trajectory_id__in=ids, index__range=steps).order_by(
+        F("thinking_tokens").desc(nulls_last=True), "trajectory_id", "index"
+    )
+    key = found.values_list("trajectory_id", "index").first()
+    if key is None:
+        return None
+    row = Trajectory.objects.only("run_id", "phase", "iteration", "task_key", "index").get(pk=key[0])
+    return row, key[1]

@@ -23,6 +23,7 @@ from django.db.models.functions import Cast, Left, Length, Right
 
 from engine.errors import SlowInputError, TrainyardError
 from engine.scanners import patterns
+from engine.scanners.purposes import PURPOSES, Thinking, thinking_by_purpose
 from engine.scanners.rules import RULES, Hit
 from engine.scanners.trajectory import MOST_CHARS, ScannedStep, ScannedTrajectory, read_step
 from webapp.core.dispatch import TaskName, send
@@ -48,8 +49,6 @@ _MOST_CHARS = 10_000_000
 """Characters of a trajectory after which no further step is read."""
 _ARGUMENT_CHARS = 1_000_000
 """Largest arguments that are read, as JSON; a step with larger ones is read without them."""
-_WITH_REPOSITORY = ("swe", "reproduction")
-"""Types of environments whose actions the shipped scanners understand."""
 _LOCK = 0x5CA9
 """Key of the advisory lock of the process that scans."""
 
@@ -127,21 +126,22 @@ def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:
     if row is None:
         return None
     try:
-        found = _found(row, in_use)
+        view = _view(row)
+        found = _found(row, view, in_use)
+        thinking = thinking_by_purpose(view) if reads.has_repository(row.run) else {}
     except (OSError, OperationalError, InterfaceError):  # trouble of this machine: a later task tries again
         raise
     except Exception:  # models and sandboxes determine the steps: none may hold up the others
         log.exception("trajectory %d cannot be scanned", pk)
-        _store(row, dict.fromkeys(in_use.versions), in_use)
+        _store(row, dict.fromkeys(in_use.versions), {}, in_use)
         return None
-    return row if _store(row, found, in_use) else None
+    return row if _store(row, found, thinking, in_use) else None
 
 
-def _found(row: Trajectory, in_use: _InUse) -> dict[str, list[Hit] | None]:
+def _found(row: Trajectory, view: ScannedTrajectory, in_use: _InUse) -> dict[str, list[Hit] | None]:
     """Return the hits by scanner; None for those that could not read the trajectory."""
-    view = _view(row)
     found: dict[str, list[Hit] | None] = {}
-    if _kind(row) in _WITH_REPOSITORY:
+    if reads.has_repository(row.run):
         found |= {name: list(islice(rule.scan(view), _MOST_STEPS)) for name, rule in RULES.items()}
     until = time.monotonic() + EXPRESSIONS_S
     for scanner in tuple(in_use.entered):
@@ -159,8 +159,13 @@ def _found(row: Trajectory, in_use: _InUse) -> dict[str, list[Hit] | None]:
 
 
 @transaction.atomic
-def _store(row: Trajectory, found: Mapping[str, list[Hit] | None], in_use: _InUse) -> bool:
-    """Store hits; return False if a later attempt has replaced the steps that were read."""
+def _store(
+    row: Trajectory,
+    found: Mapping[str, list[Hit] | None],
+    thinking: Mapping[str, Thinking],
+    in_use: _InUse,
+) -> bool:
+    """Store hits and thinking by purpose; return False if a later attempt has replaced the steps."""
     same = {"trajectory__epoch": row.epoch, "trajectory__finished_at": row.finished_at}
     stored = Scan.objects.select_for_update(of=("self",)).filter(pk=row.pk, **same).first()
     if stored is None:
@@ -173,16 +178,14 @@ def _store(row: Trajectory, found: Mapping[str, list[Hit] | None], in_use: _InUs
         if listed
     }
     stored.found = sorted(stored.hits)
-    stored.save(update_fields=["fingerprint", "versions", "found", "hits"])
+    stored.purpose_steps = [thinking[name].steps for name in PURPOSES] if thinking else []
+    stored.purpose_thinking = [thinking[name].tokens for name in PURPOSES] if thinking else []
+    stored.save()
     return True
 
 
-def _kind(row: Trajectory) -> str:
-    return str(row.run.config.get("environment", {}).get("type", "swe"))
-
-
 def _view(row: Trajectory) -> ScannedTrajectory:
-    is_unknown = _kind(row) != "swe" or (row.run.is_imported and not row.patch)
+    is_unknown = reads.environment_of(row.run) != "swe" or (row.run.is_imported and not row.patch)
     return ScannedTrajectory(
         _steps(row.pk), termination=row.termination, patch=None if is_unknown else row.patch
     )
@@ -206,19 +209,28 @@ def _steps(trajectory_id: int) -> list[ScannedStep]:
         )
         .order_by("index")
         .values_list(
-            "index", "tool", "values", "cut_thought", "head", "tail", "chars", "cut_error", "exit_code"
+            "index",
+            "tool",
+            "values",
+            "cut_thought",
+            "head",
+            "tail",
+            "chars",
+            "cut_error",
+            "exit_code",
+            "thinking_tokens",
         )
     )
     steps: list[ScannedStep] = []
     chars = 0
     with transaction.atomic():  # of the cursor
-        for index, tool, values, thought, head, tail, length, error, exit_code in rows[:_MOST_STEPS].iterator(
-            chunk_size=20
-        ):
+        for (
+            index, tool, values, thought, head, tail, length, error, exit_code, thinking,
+        ) in rows[:_MOST_STEPS].iterator(chunk_size=20):  # fmt: skip
             observation = head if length <= half else f"{head}{tail[max(0, 2 * half - length) :]}"
             step = read_step(
                 index=index, tool=tool, arguments=values, thought=thought, error=error, exit_code=exit_code,
-                observation=observation,
+                observation=observation, thinking_tokens=thinking,
             )  # fmt: skip
             steps.append(step)
             chars += len(step.action) + len(step.thought) + len(step.observation)

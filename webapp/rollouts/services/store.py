@@ -44,7 +44,10 @@ from webapp.runs.models.runs import Run
 Key = tuple[str, int, str, int]
 """Identity of a trajectory within its run: phase, iteration, task key, index."""
 GroupKey = tuple[str, int, str]
-_SCAN_COLUMNS = ("trajectory_id", "run_id", "phase", "iteration", "versions", "fingerprint", "found", "hits")
+_SCAN_COLUMNS = (
+    "trajectory_id", "run_id", "phase", "iteration", "versions", "fingerprint", "found", "hits",
+    "purpose_steps", "purpose_thinking",
+)  # fmt: skip
 _HELDOUT = "eval:heldout"
 """Phase whose tasks may come from another dataset than the run's (``evaluation.dataset``)."""
 
@@ -301,7 +304,7 @@ def _add_scans(ended: list[Trajectory]) -> None:
     copy_rows(
         Scan,
         _SCAN_COLUMNS,
-        ((t.pk, t.run_id, t.phase, t.iteration, "{}", "", [], "{}") for t in ended),
+        ((t.pk, t.run_id, t.phase, t.iteration, "{}", "", [], "{}", [], []) for t in ended),
     )
     if ended:
         send_on_commit(TaskName.SCAN)

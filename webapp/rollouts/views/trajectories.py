@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import render
+from django.shortcuts import redirect, render
 
 from webapp.accounts.gate import answer_reader, viewer
+from webapp.core.contexts.frame import trajectory_url
 from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.pages import page, params_of
 from webapp.core.permissions import Person, check_rollouts
@@ -66,6 +67,26 @@ def run_what_if(request: HttpRequest, person: Person, run_id: int) -> HttpRespon
     """Render what a run's updates would have trained on under another objective."""
     context = build_run_what_if(_readable_run(person, run_id), params_of(request))
     return page(request, person, "rollouts/iterations/what_if.html", context)
+
+
+@viewer
+def step_example(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
+    """Redirect to the training rollout with the most thinking in a range of iterations and steps."""
+    run = _readable_run(person, run_id)
+    iterations, steps = (_range_of(params_of(request).get(name, "")) for name in ("iterations", "steps"))
+    if iterations is None or steps is None:
+        raise Http404("Name iterations and steps, as ?iterations=0-3&steps=12-12.")
+    found = reads.most_thinking(run.pk, iterations=iterations, steps=steps)
+    if found is None:
+        raise Http404(f"Run {run_id} has no such step.")
+    row, step = found
+    address = trajectory_url(run.pk, row.phase, row.iteration, row.task_key, row.index)
+    return redirect(f"{address}?from={step}#step-{step}")
+
+
+def _range_of(text: str) -> tuple[int, int] | None:
+    first, last = (whole(part) for part in text.partition("-")[::2])
+    return None if first is None or last is None else (first, last)
 
 
 @viewer

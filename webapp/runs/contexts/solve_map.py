@@ -24,8 +24,9 @@ class MapCell:
 
     x: float
     """Left edge, per cent of the map's width."""
-    level: int
-    """0 (none solved) … 4 (all), or -1 where nothing was graded, or time limits ended all."""
+    level: str
+    """Class of its colour: ``m0`` (none solved) … ``m4`` (all), or ``m-1`` where nothing was graded, or time
+    limits ended all."""
     title: str
     url: str
 
@@ -101,7 +102,7 @@ def _cell(run_id: int, buckets: Buckets, key: str, url: str, cell: Cell) -> MapC
     where = f"iteration {first}" if first == last else f"iterations {first}–{last}"
     return MapCell(
         _left(buckets, cell.bucket),
-        level_of(cell.solved, cell.graded, cell.cut_short),
+        f"m{level_of(cell.solved, cell.graded, cell.cut_short)}",
         f"{where}: {cell.solved} of {cell.graded} solved"
         + (f", {cell.cut_short} ended by a time limit" if cell.cut_short else "")
         + (f", {cell.groups} groups" if several else ""),

@@ -29,6 +29,7 @@ from webapp.runs.contexts.collection import goal_of
 from webapp.runs.contexts.config_view import Objective, SettingSection, describe, objective
 from webapp.runs.contexts.engines import EnginesView, build_engines
 from webapp.runs.contexts.solve_map import TasksPanel, build_tasks
+from webapp.runs.contexts.step_figures import StepsPanel, build_steps
 from webapp.runs.contexts.system import SystemPanel, build_system_panel
 from webapp.runs.contexts.timeline import TimelinePanel, build_timeline
 from webapp.runs.kinds import kind_of
@@ -39,7 +40,7 @@ from webapp.runs.selectors.files import RunFiles, list_files
 from webapp.runs.selectors.logs import LogTail, log_tail
 from webapp.sandboxes.contexts import PoolView, pool_view
 
-OF_IMPORTED = ("groups", "trajectories", "behaviours", "events", "configuration")
+OF_IMPORTED = ("groups", "trajectories", "behaviours", "steps", "events", "configuration")
 """Tabs of imported trajectories, which no process sampled."""
 LABELS = {"tasks": "Solve map"}
 EVENT_KINDS = choices_of(sorted(EVENT_ADAPTER.json_schema()["discriminator"]["mapping"]))
@@ -182,6 +183,7 @@ Panel = (
     | RegradingPanel
     | TrajectoriesPanel
     | BehavioursPanel
+    | StepsPanel
     | TasksPanel
     | TimelinePanel
     | EvaluationPanel
@@ -203,6 +205,8 @@ def build_panel(run: Run, tab: str, params: Mapping[str, str], role: Role) -> Pa
             return _trajectories(run)
         case "behaviours":
             return build_behaviours(run, hidden=not shows_rollouts(run, role))
+        case "steps":
+            return build_steps(run, hidden=not shows_rollouts(run, role))
         case "tasks":
             return build_tasks(run.pk, params)
         case "timeline":
