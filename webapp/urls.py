@@ -128,6 +128,11 @@ urlpatterns = [
         trajectories.token_arithmetic,
         name="token-arithmetic",
     ),
+    path(
+        "trajectories/<int:trajectory_id>/tokens/strips/",
+        trajectories.token_strips,
+        name="token-strips",
+    ),
     path("trajectories/<int:trajectory_id>/found/", trajectories.found, name="trajectory-found"),
     path("trajectories/<int:trajectory_id>/patch/", trajectories.patch, name="trajectory-patch"),
     path("trajectories/<int:trajectory_id>/test-log/", trajectories.test_log, name="trajectory-test-log"),

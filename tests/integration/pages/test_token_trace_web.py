@@ -112,6 +112,25 @@ def test_tokens_are_shown_a_window_at_a_time_without_markup_of_the_model(run: Ru
         assert reader.get(page, {"by": measure}).status_code == 200
 
 
+def test_each_step_has_a_strip_of_its_tokens(run: Run, reader: Client) -> None:
+    trajectory = first(run)
+    page = trajectory_url(run.pk, "train", 0, "a", 0)
+    address = f"/trajectories/{trajectory.pk}/tokens/strips/"
+    assert address in reader.get(page).content.decode()
+    strips = reader.get(address).json()
+    steps = strips["steps"]
+    assert strips["by"] == "gradient"
+    assert [(strip["step"], strip["tokens"]) for strip in steps] == [(0, LENGTH // 2), (1, LENGTH // 2)]
+    assert [strip["without"] for strip in steps] == [1, 0]
+    assert steps[0]["above"] == LENGTH // 2 - 1
+    assert all(len(strip["cells"]) == 160 for strip in steps)
+    assert set(steps[1]["cells"]) <= set("1234")
+    assert reader.get(address, {"by": "ratio"}).json()["steps"][0]["cells"][0] == "4"
+    other = Trajectory.objects.get(run=run, index=1)
+    assert reader.get(f"/trajectories/{other.pk}/tokens/strips/").status_code == 404
+    assert "strips" not in reader.get(trajectory_url(run.pk, "train", 0, "a", 1)).content.decode()
+
+
 def test_arithmetic_of_a_token_names_what_the_update_does_to_it(run: Run, reader: Client) -> None:
     page = f"/trajectories/{first(run).pk}/tokens/"
     assert "past the upper bound of the clip" in reader.get(f"{page}0/").content.decode()

@@ -199,7 +199,7 @@ def build_token_trace(trajectory: Trajectory, params: Mapping[str, str]) -> Toke
     by = params.get("by", "") if params.get("by", "") in MEASURES else "gradient"
     chosen = whole(params.get("token", ""))
     start, end = _window(traced, params, chosen)
-    levels = _levels(traced, by)
+    levels = token_levels(traced, by)
     return TokenTraceContext(
         section="runs",
         crumbs=group_crumbs(
@@ -332,17 +332,18 @@ def _window(traced: TracedTokens | None, params: Mapping[str, str], chosen: int 
 
 
 @dataclass(frozen=True, slots=True)
-class _Levels:
+class TokenLevels:
     """Colours of a measure over all tokens with a gradient."""
 
     css: Callable[[int], str]
     legend: tuple[LegendEntry, ...]
 
 
-def _levels(traced: TracedTokens | None, by: str) -> _Levels:
+def token_levels(traced: TracedTokens | None, by: str) -> TokenLevels:
+    """Return the colours of a measure, a key of ``MEASURES``."""
     measure = MEASURES[by]
     if traced is None:
-        return _Levels(lambda _: "", ())
+        return TokenLevels(lambda _: "", ())
     shown = [number for number, terms in enumerate(traced.terms) if terms.slope]
     distances = [abs(measure.value(traced, number) - measure.neutral) for number in shown]
     # The few largest values share the darkest shade, so that one of them does not pale all others.
@@ -370,10 +371,10 @@ def _levels(traced: TracedTokens | None, by: str) -> _Levels:
         for level in (range(_LEVELS, 0, -1) if sign < 0 else range(1, _LEVELS + 1))
         if width
     ]
-    return _Levels(css, tuple(entries))
+    return TokenLevels(css, tuple(entries))
 
 
-def _steps(traced: TracedTokens, start: int, end: int, levels: _Levels) -> tuple[StepTokens, ...]:
+def _steps(traced: TracedTokens, start: int, end: int, levels: TokenLevels) -> tuple[StepTokens, ...]:
     return tuple(
         StepTokens(
             step,

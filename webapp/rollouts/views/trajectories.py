@@ -17,6 +17,7 @@ from webapp.rollouts.contexts.groups import build_group
 from webapp.rollouts.contexts.pair import build_pair
 from webapp.rollouts.contexts.run_what_if import build_run_what_if
 from webapp.rollouts.contexts.steps import WINDOW_CHARS, WINDOW_STEPS, plain_part, whole_part, window
+from webapp.rollouts.contexts.token_strips import build_strips
 from webapp.rollouts.contexts.token_trace import build_token_trace, explain_token
 from webapp.rollouts.contexts.trajectories import build_search, build_trajectory
 from webapp.rollouts.models.trajectories import Trajectory
@@ -158,6 +159,15 @@ def trajectory_tokens(request: HttpRequest, person: Person, trajectory_id: int) 
     """Render the sampled tokens of a trained rollout, with the arithmetic of their gradients."""
     context = build_token_trace(readable_trajectory(person, trajectory_id), params_of(request))
     return page(request, person, "rollouts/trajectories/tokens.html", context)
+
+
+@viewer
+def token_strips(request: HttpRequest, person: Person, trajectory_id: int) -> HttpResponse:
+    """Return the strips of sampled tokens under the steps of a trained rollout, as JSON for its page."""
+    strips = build_strips(readable_trajectory(person, trajectory_id), params_of(request).get("by", ""))
+    if strips is None:
+        raise Http404(f"The trainer recorded no tokens of rollout {trajectory_id}.")
+    return JsonResponse(strips)
 
 
 @viewer
