@@ -20,7 +20,7 @@ from engine.errors import DatasetError  # noqa: E402
 from webapp.core.dispatch import TaskName  # noqa: E402
 from webapp.datasets.services import datasets  # noqa: E402
 from webapp.notifications.services import delivery  # noqa: E402
-from webapp.rollouts.services import scans  # noqa: E402
+from webapp.rollouts.services import hacking, scans  # noqa: E402
 from workers import lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0
@@ -108,3 +108,9 @@ def scan() -> None:
 def notify() -> None:
     """Send due messages about runs for a few seconds, and send the task again if there may be more."""
     delivery.sweep()
+
+
+@app.task(name=TaskName.WATCH.value)
+def watch(run_id: int) -> None:
+    """Raise alerts about counters of reward hacking that rise with the reward."""
+    hacking.watch(run_id=run_id)

@@ -30,10 +30,11 @@ class TaskName(StrEnum):
     REAP = "trainyard.reap"
     SYNC_DATASET = "trainyard.sync_dataset"
     SCAN = "trainyard.scan"
+    WATCH = "trainyard.watch"
     NOTIFY = "trainyard.notify"
 
 
-_PRIORITIES = {TaskName.NOTIFY: 6, TaskName.SCAN: 9}
+_PRIORITIES = {TaskName.NOTIFY: 6, TaskName.SCAN: 9, TaskName.WATCH: 9}
 """By Redis's order: 9 is the lowest priority, 0 the highest and that of the other tasks."""
 
 

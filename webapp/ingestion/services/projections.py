@@ -237,6 +237,7 @@ class Projection:
         row.timeline = event.timeline.model_dump(mode="json") if event.timeline is not None else None
         row.profile = iteration_profile(self._run.pk, event.iteration)
         row.save()
+        send_on_commit(TaskName.WATCH, self._run.pk)
         self._fields |= {"current_iteration": event.iteration, "policy_version": event.policy_version}
 
     def _evaluation_finished(self, event: e.EvaluationFinished) -> None:

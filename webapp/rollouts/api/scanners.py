@@ -14,6 +14,7 @@ from webapp.core.permissions import check_author, check_rollouts
 from webapp.rollouts.selectors import scans as reads
 from webapp.rollouts.services import scanners as writes
 from webapp.runs.api.runs import find as find_run
+from webapp.runs.models.runs import Run
 
 router = Router(tags=["scanners"])
 
@@ -31,7 +32,8 @@ class ScannerOut(Schema):
     problem: str
     """Reason why it is no longer used; empty if it is used."""
     scanned: int | None
-    """Rollouts of the run that its current version has read; null without a run."""
+    """Rollouts of the run that its current version has read; null without a run, and where it does not apply:
+    shipped scanners to environments without a repository."""
     found: int | None
     """Those with a hit."""
     precision: float | None
@@ -64,13 +66,14 @@ class BehaviourOut(Schema):
     found: int
 
 
-def scanner_records(run_id: int | None) -> list[dict[str, Any]]:
+def scanner_records(run: Run | None) -> list[dict[str, Any]]:
     """Return all scanners as ``ScannerOut``."""
-    shares = reads.shares([run_id]).get(run_id, {}) if run_id is not None else {}
+    shares = reads.shares([run.pk]).get(run.pk, {}) if run is not None else {}
     agreements = reads.agreements()
     records = []
     for info in reads.scanners():
-        share = shares.get(info.name, reads.Share(0, 0)) if run_id is not None else None
+        is_read = run is not None and reads.applies(info, run)
+        share = shares.get(info.name, reads.Share(0, 0)) if is_read else None
         agreement = agreements.get(info.name)
         records.append({
             "name": info.name, "version": info.version, "words": info.words, "shipped": info.shipped,
@@ -82,8 +85,9 @@ def scanner_records(run_id: int | None) -> list[dict[str, Any]]:
     return records
 
 
-def behaviour_records(run_id: int) -> list[dict[str, Any]]:
+def behaviour_records(run: Run) -> list[dict[str, Any]]:
     """Return a run's hits by phase, iteration and scanner, as ``BehaviourOut``."""
+    names = {info.name for info in reads.scanners() if reads.applies(info, run)}
     return [
         {
             "phase": phase,
@@ -92,17 +96,19 @@ def behaviour_records(run_id: int) -> list[dict[str, Any]]:
             "scanned": share.scanned,
             "found": share.found,
         }
-        for (phase, iteration), shares in sorted(reads.shares_over_time(run_id).items())
+        for (phase, iteration), shares in sorted(reads.shares_over_time(run.pk).items())
         for name, share in sorted(shares.items())
+        if name in names
     ]
 
 
 @router.get("/scanners", auth=viewer, response=list[ScannerOut])
 def list_scanners(request: HttpRequest, run: int | None = None) -> list[dict[str, Any]]:
     """List all scanners; with ``run`` their shares of its newest rollouts."""
-    if run is not None:
-        check_rollouts(find_run(run), role_of_caller(request))
-    return scanner_records(run)
+    row = None if run is None else find_run(run)
+    if row is not None:
+        check_rollouts(row, role_of_caller(request))
+    return scanner_records(row)
 
 
 @router.post("/scanners/scan", auth=admin, response={202: PendingOut})
@@ -137,5 +143,6 @@ def remove_scanner(request: HttpRequest, name: str) -> tuple[int, None]:
 @router.get("/runs/{int:run_id}/behaviours", auth=viewer, response=list[BehaviourOut])
 def list_behaviours(request: HttpRequest, run_id: int) -> list[dict[str, Any]]:
     """Return how many rollouts of each iteration and evaluation have hits, by scanner."""
-    check_rollouts(find_run(run_id), role_of_caller(request))
-    return behaviour_records(run_id)
+    run = find_run(run_id)
+    check_rollouts(run, role_of_caller(request))
+    return behaviour_records(run)

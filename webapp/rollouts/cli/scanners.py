@@ -34,12 +34,14 @@ def list_(
     as_json: AsJson = False,
 ) -> None:
     """List all scanners; `trainyard search --scanner NAME` lists trajectories with hits."""
-    records = scanner_records(None if run is None else find_run(run).pk)
+    records = scanner_records(None if run is None else find_run(run))
     if as_json:
         print_json(records)
         return
     for record in records:
-        found = "" if run is None else f"{record['found']} of {record['scanned']} rollouts"
+        found = "" if run is None else "not applicable"
+        if record["scanned"] is not None:
+            found = f"{record['found']} of {record['scanned']} rollouts"
         rule = f"/{record['pattern']}/ in {record['place']}" if record["pattern"] else ""
         parts = (f"{record['name']} {record['version']}", found, record["words"], rule, record["problem"])
         print(visible_line(" · ".join(filter(None, parts))))
@@ -89,4 +91,4 @@ def scan(as_json: AsJson = False) -> None:
 @run_app.command()
 def behaviours(run_id: RunId, as_json: OnlyJson = True) -> None:
     """Print how many rollouts of each iteration have hits of each scanner, as JSON."""
-    print_json(behaviour_records(find_run(run_id).pk))
+    print_json(behaviour_records(find_run(run_id)))

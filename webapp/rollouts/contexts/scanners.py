@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from django.urls import reverse
 
 from engine.scanners.patterns import MOST_CHARS, PLACES
-from webapp.core.contexts.frame import Crumb, choices_of, run_url
+from webapp.core.contexts.frame import Crumb, choices_of
 from webapp.core.permissions import Person
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import scans as reads
 from webapp.rollouts.selectors.scans import Agreement, ScannerInfo, Share
+from webapp.runs.models.runs import Run
 
 MOST_RUNS = 6
 """Runs whose shares the page shows."""
@@ -51,12 +52,14 @@ def hits_in(trajectory: Trajectory) -> tuple[ScannerHits, ...] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class RunColumn:
-    """A run whose shares are shown."""
+class RunShare:
+    """A scanner's share of a run's rollouts."""
 
-    pk: int
-    name: str
-    url: str
+    run: Run
+    applies: bool
+    """Whether the scanner reads the rollouts of this run."""
+    share: Share | None
+    """None where it has read none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class ScannerRow:
     """A scanner with its shares in the shown runs."""
 
     info: ScannerInfo
-    shares: tuple[tuple[RunColumn, Share | None], ...]
+    shares: tuple[RunShare, ...]
     agreement: Agreement | None
     """None without labels of its name."""
     can_change: bool
@@ -76,7 +79,7 @@ class ScannersContext:
 
     section: str
     crumbs: tuple[Crumb, ...]
-    runs: tuple[RunColumn, ...]
+    runs: tuple[Run, ...]
     rows: tuple[ScannerRow, ...]
     newest: int
     """Newest rollouts of each run from which the shares are computed."""
@@ -104,7 +107,6 @@ def build_scanners(
     """
     infos = reads.scanners()
     runs = reads.newest_runs(MOST_RUNS, with_answers=person.role.sees_answers)
-    columns = tuple(RunColumn(run.pk, run.name, run_url(run)) for run in runs)
     shares, agreements = reads.shares([run.pk for run in runs]), reads.agreements()
     values = next(
         (
@@ -117,11 +119,14 @@ def build_scanners(
     return ScannersContext(
         section="trajectories",
         crumbs=(Crumb("Trajectories", reverse("trajectory-search")), Crumb("Scanners")),
-        runs=columns,
+        runs=tuple(runs),
         rows=tuple(
             ScannerRow(
                 info,
-                tuple((column, shares.get(column.pk, {}).get(info.name)) for column in columns),
+                tuple(
+                    RunShare(run, reads.applies(info, run), shares.get(run.pk, {}).get(info.name))
+                    for run in runs
+                ),
                 agreements.get(info.name),
                 not info.shipped
                 and (person.can_manage or (person.can_operate and info.author_id == person.user.pk)),

@@ -98,6 +98,11 @@ def has_repository(run: Run) -> bool:
     return environment_of(run) in _WITH_REPOSITORY
 
 
+def applies(info: ScannerInfo, run: Run) -> bool:
+    """Return whether a scanner reads the rollouts of a run; expressions read those of all runs."""
+    return not info.shipped or has_repository(run)
+
+
 def scanners() -> list[ScannerInfo]:
     """Return all scanners: the shipped ones, then those that people entered."""
     shipped = [ScannerInfo(name=rule.name, version=rule.version, words=rule.words) for rule in RULES.values()]
@@ -234,7 +239,7 @@ def newest_runs(limit: int, *, with_answers: bool) -> list[Run]:
     runs = Run.objects.filter(Exists(Scan.objects.filter(run=OuterRef("pk"))))
     if not with_answers:
         runs = runs.exclude(pk__in=Run.playing_answers())
-    return list(runs.defer("config", "summary").order_by("-pk")[:limit])
+    return list(runs.defer("summary").order_by("-pk")[:limit])
 
 
 def agreements() -> dict[str, Agreement]:

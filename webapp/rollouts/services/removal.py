@@ -30,7 +30,7 @@ def remove_from(*, run_id: int, iteration: int | None) -> None:
     Iteration.objects.filter(run_id=run_id, index__gte=completed).delete()
     Evaluation.objects.filter(run_id=run_id, iteration__gt=completed).delete()
     Checkpoint.objects.filter(run_id=run_id, iteration__gt=completed).delete()
-    Alert.objects.filter(run_id=run_id, seq__isnull=False, iteration__gte=completed).delete()
+    Alert.objects.filter(run_id=run_id, iteration__gte=completed).delete()
     # Of a trajectory that was sampled before the checkpoint and trained on after it, the trace is repeated.
     TokenTrace.objects.filter(trajectory__run_id=run_id, iteration__gte=completed).delete()
     where = "run_id = %s AND ((phase = 'train' AND iteration >= %s) OR iteration > %s)"
@@ -44,7 +44,7 @@ def remove_from(*, run_id: int, iteration: int | None) -> None:
 @transaction.atomic
 def remove_unfinished(*, run_id: int, iteration: int) -> None:
     """Delete unfinished trajectories, and alerts from ``iteration`` on, which are raised again."""
-    Alert.objects.filter(run_id=run_id, seq__isnull=False, iteration__gte=iteration).delete()
+    Alert.objects.filter(run_id=run_id, iteration__gte=iteration).delete()
     _remove_unfinished(run_id)
 
 

@@ -9,9 +9,12 @@ from django.db import models
 
 from webapp.runs.models.runs import Run
 
+REWARD_WITH = "reward_with_"
+"""Beginning of the codes of alerts about a counter of reward hacking, which follows it."""
+
 
 class Alert(models.Model):
-    """An alert of a run, from an engine event (``seq`` set) or from the reconciler (``seq`` empty)."""
+    """An alert of a run, from an engine event (``seq`` set), the reconciler or a worker (``seq`` empty)."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="alerts")
     seq = models.BigIntegerField(null=True, blank=True)
@@ -44,6 +47,11 @@ class Alert(models.Model):
                 fields=["-time"], condition=models.Q(acknowledged_at__isnull=True), name="alert_open"
             )
         ]
+
+    @property
+    def is_about_behaviour(self) -> bool:
+        """Return whether the run's tab of behaviours has its evidence."""
+        return self.code.startswith(REWARD_WITH)
 
     def __str__(self) -> str:
         return f"{self.severity} {self.code} of run {self.run_id}"
