@@ -29,6 +29,12 @@ def map_cells(cells: Sequence[Any], width: float) -> SafeString:
     )
 
 
+@register.simple_tag
+def task_figures(history: Any, group_id: int) -> tuple[Any, str]:
+    """Return a group's point of a task's history, and the URL of its comparison; empty without one."""
+    return history.points.get(group_id), history.compare_urls.get(group_id, "")
+
+
 @dataclass(frozen=True, slots=True)
 class SiblingCell:
     """Cell of a rollout in a row of its group."""

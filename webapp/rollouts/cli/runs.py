@@ -1,4 +1,4 @@
-"""Commands about the rollouts of a run: ``run export|what-if|steps``."""
+"""Commands about the rollouts of a run: ``run export|what-if|steps|task``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from webapp.rollouts.cli.points import Iteration, Phase, find_point, point_recor
 from webapp.rollouts.contexts.run_what_if import updates_what_if
 from webapp.rollouts.contexts.what_if import counterfactual
 from webapp.rollouts.selectors import attempts
-from webapp.runs.api.steps import steps_record
+from webapp.runs.api.steps import steps_record, task_records
 from webapp.runs.cli.describe import RunId, find_run
 
 app = command_group()
@@ -90,3 +90,16 @@ def what_if(
 def steps(run_id: RunId, as_json: OnlyJson = True) -> None:
     """Print number, length and thinking tokens of a run's steps by iteration, index and purpose, as JSON."""
     print_json(steps_record(find_run(run_id)))
+
+
+@app.command()
+def task(
+    run_id: RunId,
+    task_key: Annotated[str, typer.Argument(metavar="TASK", help="Id of a task.")],
+    as_json: OnlyJson = True,
+) -> None:
+    """Print solve rate, steps and thinking of one task over iterations and evaluations, as JSON."""
+    records = task_records(find_run(run_id), task_key)
+    if not records:
+        raise CommandError(f"run {run_id} has no group of task {task_key}")
+    print_json(records)

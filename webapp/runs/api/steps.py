@@ -1,4 +1,4 @@
-"""Steps of a run over its iterations: their number, length, and thinking by index and by purpose."""
+"""Steps of a run, and one task of it, over iterations: number, length and thinking."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from typing import Any
 
 from django.http import HttpRequest
 from ninja import Router, Schema
+from ninja.errors import HttpError
 
 from webapp.api.auth import role_of_caller, viewer
 from webapp.core.permissions import check_rollouts
 from webapp.rollouts.selectors import scans as scan_reads
+from webapp.rollouts.selectors.task_history import task_history
 from webapp.runs.api.runs import find
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors.step_map import step_map
@@ -43,6 +45,21 @@ class PurposeOut(Schema):
     """Steps with a known number of thinking tokens."""
     thinking_tokens: int
     """Tokens of all of them."""
+
+
+class TaskPointOut(Schema):
+    """A task in one iteration or evaluation; null where nothing is known."""
+
+    phase: str
+    iteration: int
+    solved: int
+    graded: int
+    steps: float | None
+    """Mean of the finished rollouts."""
+    generated: float | None
+    """Generated tokens per step."""
+    thinking: float | None
+    """Thinking tokens per step."""
 
 
 class RunSteps(Schema):
@@ -86,3 +103,20 @@ def get_steps(request: HttpRequest, run_id: int) -> dict[str, Any]:
     run = find(run_id)
     check_rollouts(run, role_of_caller(request))
     return steps_record(run)
+
+
+def task_records(run: Run, task_key: str) -> list[dict[str, Any]]:
+    """Return the newest 2,000 groups of a task, oldest first, as ``TaskPointOut``."""
+    names = TaskPointOut.model_fields
+    return [{name: getattr(point, name) for name in names} for point in task_history(run.pk, task_key)]
+
+
+@router.get("/runs/{int:run_id}/tasks/{task_key}", auth=viewer, response=list[TaskPointOut])
+def get_task_history(request: HttpRequest, run_id: int, task_key: str) -> list[dict[str, Any]]:
+    """Return solve rate, steps and thinking of one task over a run's iterations and evaluations."""
+    run = find(run_id)
+    check_rollouts(run, role_of_caller(request))
+    records = task_records(run, task_key)
+    if not records:
+        raise HttpError(404, f"run {run_id} has no group of task '{task_key[:80]}'")
+    return records

@@ -31,6 +31,7 @@ from webapp.runs.contexts.engines import EnginesView, build_engines
 from webapp.runs.contexts.solve_map import TasksPanel, build_tasks
 from webapp.runs.contexts.step_figures import StepsPanel, build_steps
 from webapp.runs.contexts.system import SystemPanel, build_system_panel
+from webapp.runs.contexts.task_history import TaskHistory, build_task_history
 from webapp.runs.contexts.timeline import TimelinePanel, build_timeline
 from webapp.runs.kinds import kind_of
 from webapp.runs.models.events import Event
@@ -88,6 +89,8 @@ class GroupsPanel:
     part: PartOfRun
     part_label: str
     """The selected task and iterations in words; empty where all are shown."""
+    history: TaskHistory | None
+    """The selected task over iterations; None where all tasks are shown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,6 +264,7 @@ def _groups(run: Run, params: Mapping[str, str]) -> GroupsPanel:
         goal=goal_of(run),
         part=part,
         part_label=", ".join(filter(None, words)),
+        history=build_task_history(run, part.task_key) if part.task_key else None,
     )
 
 

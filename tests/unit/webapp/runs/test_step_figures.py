@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from tests.builders.commands import run_command
+from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web.html_regions import inner_html
 from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import signed_in
 from webapp.core.permissions import Role
-from webapp.models import Iteration, Run, Scan, Trajectory
+from webapp.models import Group, Iteration, Run, Scan, Trajectory
 from webapp.rollouts.services import scans
 from webapp.runs.contexts.step_figures import build_steps
 
@@ -108,3 +108,26 @@ def test_runs_without_a_repository_have_no_purposes(yard: Yard) -> None:
     page = signed_in(Role.VIEWER).get(f"/runs/{yard.run.pk}/?tab=steps").content.decode()
     assert "not applicable" in page
     assert signed_in(Role.VIEWER).get(f"/api/v1/runs/{yard.run.pk}/steps").json()["purposes"] is None
+
+
+def test_one_task_is_shown_over_iterations_and_evaluations(yard: Yard) -> None:
+    client, key = signed_in(Role.VIEWER), yard.tasks[0].key
+    panel = inner_html(
+        client.get(f"/runs/{yard.run.pk}/?tab=groups&task={key}").content.decode(), "run-panel"
+    )
+    assert [name in panel for name in ("Solve rate", "Steps of a rollout", "Thinking tokens")] == [True] * 3
+    records = client.get(f"/api/v1/runs/{yard.run.pk}/tasks/{key}").json()
+    assert json.loads(run_command("run", "task", yard.run.pk, key)) == records
+    groups = Group.objects.filter(run=yard.run, task_key=key).order_by("iteration", "phase")
+    assert [(r["phase"], r["iteration"], r["solved"]) for r in records] == list(
+        groups.values_list("phase", "iteration", "num_solved")
+    )
+    ended = Trajectory.objects.filter(group=groups[0], state="finished", num_steps__gt=0)
+    steps, thinking = (sum(ended.values_list(name, flat=True)) for name in ("num_steps", "thinking_tokens"))
+    assert records[0]["steps"] == steps / len(ended)
+    assert records[0]["thinking"] == pytest.approx(thinking / steps)
+    task = client.get(f"/datasets/{yard.dataset.name}/tasks/{key}/").content.decode()
+    assert f"/runs/{yard.run.pk}/?tab=groups&amp;task={key}" in task
+    assert client.get(f"/api/v1/runs/{yard.run.pk}/tasks/none").status_code == 404
+    with pytest.raises(CommandFailedError, match="no group of task none"):
+        run_command("run", "task", yard.run.pk, "none")
