@@ -14,6 +14,7 @@ from engine.verifiers.selection.curves import Short
 from webapp.api.auth import answer_reader, caller, viewer
 from webapp.core.services import audit
 from webapp.evaluations.contexts.comparison import compare_evaluations
+from webapp.evaluations.contexts.model_sizes import recent_model_scores
 from webapp.evaluations.contexts.regrading import regraded_parts
 from webapp.evaluations.contexts.report import Question, evaluation_report
 from webapp.evaluations.contexts.submission import Submission, submission_of
@@ -173,6 +174,32 @@ def submission_findings(
     """Check a submission and return its problems."""
     export = _submission(run_id, phase, iteration, given)
     return {"folder": export.folder, "findings": export.findings()}
+
+
+class ModelScoreOut(Schema):
+    """The newest evaluation of a run and name, of a model."""
+
+    run: int
+    run_name: str
+    phase: str
+    iteration: int
+    model: str
+    parameters: float | None
+    """As stated in the model's name; null where it states none."""
+    dataset: str
+    """Scores of other datasets and names are not comparable."""
+    num_tasks: int
+    num_samples: int
+    solve_rate: float
+    interval_low: float
+    interval_high: float
+    """95 %."""
+
+
+@router.get("/evaluations/models", response=list[ModelScoreOut])
+def list_model_scores(request: HttpRequest) -> list[Any]:
+    """List models with their sizes and scores, from the 200 newest evaluations."""
+    return recent_model_scores()
 
 
 @router.get("/evaluations/compare", response=ComparisonOut)

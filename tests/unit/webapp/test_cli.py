@@ -45,7 +45,7 @@ COMMANDS = {
         "remove-annotation",
     )),
     *(f"scanner {name}" for name in ("list", "add", "remove", "scan")),
-    *(f"evaluation {name}" for name in ("report", "compare", "predictions", "submission")),
+    *(f"evaluation {name}" for name in ("report", "compare", "models", "predictions", "submission")),
     "grade predictions", "grade log",
     *(f"experiment {name}" for name in (
         "list", "create", "edit", "launch", "show", "results", "power", "stop", "archive",

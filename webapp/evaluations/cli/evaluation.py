@@ -1,4 +1,4 @@
-"""Commands about evaluations: ``evaluation report|compare|predictions|submission``."""
+"""Commands about evaluations: ``evaluation report|compare|models|predictions|submission``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from engine.verifiers.selection.curves import Short
 from webapp.core.cli import AsJson, CommandError, OnlyJson, command_group, print_json, warn, write_text
 from webapp.core.services import audit
 from webapp.evaluations.contexts.comparison import compare_evaluations
+from webapp.evaluations.contexts.model_sizes import recent_model_scores
 from webapp.evaluations.contexts.report import Question, evaluation_report
 from webapp.evaluations.contexts.submission import Submission, submission_of
 from webapp.evaluations.selectors import predictions as prediction_reads
@@ -84,6 +85,12 @@ def compare(first: Side, second: Side, as_json: OnlyJson = True) -> None:
     for side in comparison.open_sides:
         warn(f"{side.point.key} has not ended; tasks left out: {side.stored.num_open_tasks}")
     print_json(comparison.as_dict(), indent=2)
+
+
+@app.command()
+def models(as_json: OnlyJson = True) -> None:
+    """Print models with their sizes and scores, from the 200 newest evaluations, as JSON."""
+    print_json([asdict(score) for score in recent_model_scores()])
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 from urllib.parse import urlencode
@@ -14,8 +14,10 @@ from engine.evaluation.comparison import Comparison, TaskChange, compare
 from engine.evaluation.endings import Endings
 from webapp.core.contexts.frame import Crumb, phase_label
 from webapp.core.contexts.numbers import MOST_ID, whole
+from webapp.evaluations.contexts.model_sizes import SizesPanel, build_sizes
 from webapp.rollouts.selectors import attempts as reads
 from webapp.rollouts.selectors.attempts import Point, StoredPoint
+from webapp.runs.models.iterations import Evaluation
 from webapp.runs.selectors import runs as run_reads
 
 MAX_LISTED = 200
@@ -95,12 +97,15 @@ class CompareContext:
     compared: Compared | None
     most_listed: int
     error: str
+    sizes: SizesPanel | None
+    """Scores of models by size; None once two evaluations are chosen."""
 
 
 def build_compare(params: Mapping[str, str]) -> CompareContext:
     """Build the context of the comparison page."""
     first_key, second_key = params.get("first", ""), params.get("second", "")
     compared, error = None, ""
+    recent = reads.recent_evaluations()
     if first_key and second_key:
         try:
             compared = compare_evaluations(first_key, second_key)
@@ -109,12 +114,13 @@ def build_compare(params: Mapping[str, str]) -> CompareContext:
     return CompareContext(
         section="runs",
         crumbs=(Crumb("Runs", reverse("run-list")), Crumb("compare evaluations")),
-        choices=_choices(first_key, second_key),
+        choices=_choices(recent, first_key, second_key),
         first_key=first_key,
         second_key=second_key,
         compared=compared,
         most_listed=MAX_LISTED,
         error=error,
+        sizes=None if first_key and second_key else build_sizes(recent, params),
     )
 
 
@@ -185,11 +191,11 @@ def _side(key: str) -> Side:
     return Side(point=point, stored=stored)
 
 
-def _choices(*given: str) -> tuple[tuple[str, str], ...]:
+def _choices(evaluations: Sequence[Evaluation], *given: str) -> tuple[tuple[str, str], ...]:
     """Return recent evaluations, and those of the given keys that are not among them."""
     recent = {
         point.key: f"{point_label(point)} · {point.run.name}"
-        for evaluation in reads.recent_evaluations()
+        for evaluation in evaluations
         for point in [
             Point(run=evaluation.run, phase=f"eval:{evaluation.name}", iteration=evaluation.iteration)
         ]

@@ -164,6 +164,7 @@ class ReportContext:
     """Verifiers' runs that ran tests on their patches."""
     selection: tuple[SelectionRow, ...]
     selection_chart: LineChart | None
+    budget_charts: tuple[LineChart, ...]
 
 
 def evaluation_report(point: Point, question: Question) -> Report:
@@ -200,6 +201,7 @@ def build_report(point: Point, params: Mapping[str, str]) -> ReportContext:
         testers=tuple(verifier for verifier in known if verifier.by_tests),
         selection=_selection_rows(report.curves),
         selection_chart=_chart(report.curves),
+        budget_charts=tuple(filter(None, map(_budget_chart, report.budgets))),
     )
 
 
@@ -350,3 +352,22 @@ def _chart(curves: Sequence[Curve]) -> LineChart | None:
     }
     colours = {name: number for number, name in enumerate(RULES, start=1)}
     return line_chart("best-at-k", "Best@K", "%", series, colours=colours)
+
+
+def _budget_chart(table: BudgetTable) -> LineChart | None:
+    """Return resolved and ended attempts over equally distant budgets; None for a single budget."""
+    last = len(table.points) - 1
+    if last < 1:
+        return None
+    rates = {"resolved": attrgetter("rate"), "ended": attrgetter("ended")}
+    series = {
+        name: [
+            (place / last, 100 * value)
+            for place, point in enumerate(table.points)
+            if (value := rate(point)) is not None
+        ]
+        for name, rate in rates.items()
+    }
+    name = table.name.replace(" ", "-")
+    colours = {"resolved": 3, "ended": 7}
+    return line_chart(name, f"Within {table.name}", "% of attempts", series, colours=colours, top=100.0)
