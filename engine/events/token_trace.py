@@ -15,7 +15,7 @@ import binascii
 import json
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import numpy as np
@@ -50,8 +50,14 @@ class TraceRecord:
     """log π_old; None where it is the sampler's log-probability."""
     reference_logprobs: NDArray[np.float32] | None = None
     """log π_ref; None without a KL term in the loss."""
-    texts: Mapping[int, str]
+    texts: Mapping[int, str] = field(default_factory=dict)
     """Token id → text."""
+
+    @property
+    def is_finite(self) -> bool:
+        """Return whether all values are finite."""
+        columns = (self.logprobs, self.entropies, self.old_logprobs, self.reference_logprobs)
+        return all(np.isfinite(column).all() for column in columns if column is not None)
 
     def __len__(self) -> int:
         return len(self.logprobs)

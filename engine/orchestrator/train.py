@@ -31,7 +31,7 @@ import numpy as np
 from engine.config.run import TrainRun
 from engine.events.delivery.spool import SPOOL_NAME
 from engine.events.schedule import Timeline
-from engine.events.token_trace import MAX_TRACED, TraceBlock, TraceRecord
+from engine.events.token_trace import MAX_TRACED, TraceBlock
 from engine.events.types import (
     CheckpointSaved,
     GroupFinished,
@@ -355,17 +355,11 @@ class TrainingLoop:
         tokenizer = self._trainer.chat.tokenizer
         trajectories = [trajectory for group in trained for trajectory in group.trajectories]
         for index, trace in result.traces.items():
-            if len(trace.logprobs) > MAX_TRACED:
+            if len(trace.record) > MAX_TRACED:
                 continue
             trajectory = trajectories[index]
             ids = np.unique(trajectory.tokens.ids[trajectory.tokens.mask]).tolist()
-            record = TraceRecord(
-                logprobs=trace.logprobs,
-                entropies=trace.entropies,
-                old_logprobs=trace.old_logprobs,
-                reference_logprobs=trace.reference_logprobs,
-                texts={token: tokenizer.decode([token]) for token in ids},
-            )
+            texts = {token: tokenizer.decode([token]) for token in ids}
             self._run.sink.emit(
                 TrajectoryTrained,
                 ref=dataclasses.asdict(trajectory.key),
@@ -373,7 +367,7 @@ class TrainingLoop:
                 step=trace.step,
                 losses=result.losses,
                 weight=trace.weight,
-                tokens=TraceBlock.of(record),
+                tokens=TraceBlock.of(dataclasses.replace(trace.record, texts=texts)),
             )
 
     def _is_evaluation_due(self) -> bool:

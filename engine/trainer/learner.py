@@ -145,7 +145,7 @@ class Learner(ABC):
             traces={
                 index: trace
                 for index, trace in result.traces.items()
-                if trace.is_finite and math.isfinite(result.meter.norms[trace.step])
+                if trace.record.is_finite and math.isfinite(result.meter.norms[trace.step])
             },
         )
 

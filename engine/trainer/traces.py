@@ -11,31 +11,20 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.events.token_trace import TraceRecord
 from engine.trainer.batch import Microbatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenTrace:
-    """Inputs of the losses of a trajectory's N sampled tokens, in the order of its record; float32 [N]."""
+    """Inputs of the losses of a trajectory's sampled tokens, and their part in the update."""
 
     step: int
     """Index of the optimizer step, counted among those with a gradient."""
     weight: float
     """Weight w_i of ``engine.algorithms.weights``."""
-    logprobs: NDArray[np.float32]
-    """log π under the weights that the step changed."""
-    entropies: NDArray[np.float32]
-    """Nats."""
-    old_logprobs: NDArray[np.float32] | None = None
-    """log π_old; None where it is the sampler's log-probability."""
-    reference_logprobs: NDArray[np.float32] | None = None
-    """log π_ref; None without a KL term in the loss."""
-
-    @property
-    def is_finite(self) -> bool:
-        """Return whether all values are finite."""
-        columns = (self.logprobs, self.entropies, self.old_logprobs, self.reference_logprobs)
-        return all(np.isfinite(column).all() for column in columns if column is not None)
+    record: TraceRecord
+    """Its columns, without texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,5 +90,7 @@ class TraceRecorder:
 
 
 def _joined(parts: Sequence[_Part]) -> TokenTrace:
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    return TokenTrace(step=parts[0].step, weight=parts[0].weight, **columns)
+    columns: dict[str, Any] = {
+        name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
+    }
+    return TokenTrace(step=parts[0].step, weight=parts[0].weight, record=TraceRecord(**columns))

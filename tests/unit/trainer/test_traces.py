@@ -58,14 +58,15 @@ def parts(groups: Sequence[Group], result: UpdateResult, algorithm: AlgorithmCon
     found: list[float] = []
     for index, trace in result.traces.items():
         record, sampler = tokens[index], tokens[index].logprobs[tokens[index].mask]
-        assert len(trace.logprobs) == record.num_sampled
-        old, reference = trace.old_logprobs, trace.reference_logprobs
+        columns = trace.record
+        assert len(columns) == record.num_sampled
+        old, reference = columns.old_logprobs, columns.reference_logprobs
         sampled = SampledTokens(
-            logprobs=trace.logprobs.astype(float).tolist(),
+            logprobs=columns.logprobs.astype(float).tolist(),
             old_logprobs=(sampler if old is None else old).astype(float).tolist(),
             sampler_logprobs=sampler.astype(float).tolist(),
             reference_logprobs=None if reference is None else reference.astype(float).tolist(),
-            entropies=trace.entropies.astype(float).tolist(),
+            entropies=columns.entropies.astype(float).tolist(),
         )
         advantage = members[index].advantage
         assert advantage is not None
@@ -115,16 +116,16 @@ def test_traces_do_not_depend_on_packing_and_forks_are_joined() -> None:
         for size in (64, 2048)
     ]
     for traces in results:
-        assert [len(traces[index].logprobs) for index in (0, 1)] == [5, 3]
+        assert [len(traces[index].record) for index in (0, 1)] == [5, 3]
     for index in (0, 1):
-        few, many = results[0][index], results[1][index]
+        few, many = results[0][index].record, results[1][index].record
         np.testing.assert_allclose(few.logprobs, many.logprobs, atol=1e-5)
         np.testing.assert_allclose(few.entropies, many.entropies, atol=1e-5)
 
 
 @pytest.mark.parametrize("settings", [{"preset": "gspo"}, {"importance_correction": "sequence_mask"}])
 def test_parts_of_forks_add_up_with_means_over_each_sample(settings: dict[str, Any]) -> None:
-    now = update([with_fork(FORKED)], AlgorithmConfig(), minibatches=1).traces[0].logprobs
+    now = update([with_fork(FORKED)], AlgorithmConfig(), minibatches=1).traces[0].record.logprobs
     # The sampler's probabilities are today's in the first sample, and a third of them in the second.
     logprobs = np.zeros(len(FORKED), np.float32)
     logprobs[FORKED.mask] = now - np.repeat([0.0, math.log(3)], [3, 2])

@@ -151,7 +151,7 @@ def assert_equal_traces(ours: Mapping[int, TokenTrace], theirs: Mapping[int, Tok
         other = theirs[index]
         assert (other.step, other.weight) == (trace.step, trace.weight)
         for name in ("logprobs", "entropies", "old_logprobs", "reference_logprobs"):
-            column, their_column = getattr(trace, name), getattr(other, name)
+            column, their_column = getattr(trace.record, name), getattr(other.record, name)
             assert (their_column is None) == (column is None), name
             assert column is None or their_column == pytest.approx(column, abs=1e-5), name
 
