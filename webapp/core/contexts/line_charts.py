@@ -56,7 +56,8 @@ def line_chart(
             colours[name],
             " ".join(
                 f"{WIDTH * x:.1f},{HEIGHT - HEIGHT * min(max(y, 0.0), highest) / highest:.1f}"
-                for x, y in points
+                # A single point twice: a line from it to itself is drawn as a dot.
+                for x, y in (points if len(points) > 1 else (*points, *points))
             ),
             points[-1][1] if points else None,
         )

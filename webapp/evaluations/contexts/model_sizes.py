@@ -152,7 +152,7 @@ def size_label(parameters: float) -> str:
 
 def _x(size: float, sizes: set[float]) -> float:
     low, high = math.log(min(sizes)), math.log(max(sizes))
-    return round(8 + 84 * (math.log(size) - low) / (high - low), 2)
+    return round(14 + 80 * (math.log(size) - low) / (high - low), 2)
 
 
 def _point(score: ModelScore, sizes: set[float]) -> SizePoint:

@@ -165,9 +165,7 @@ def _purpose_chart(span: Buckets, training: Mapping[int, Mapping[str, Thinking]]
     }
     if not lines:
         return ()
-    return (
-        line_chart("purposes", "Thinking by purpose of the step", "tokens per step", lines, colours=_COLOURS),
-    )
+    return (line_chart("purposes", "Thinking by purpose", "tokens per step", lines, colours=_COLOURS),)
 
 
 def _place(span: Buckets, bucket: int) -> float:
