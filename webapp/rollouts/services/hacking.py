@@ -6,6 +6,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from webapp.core.services import notifications
+from webapp.notifications.services import outbox
 from webapp.rollouts.selectors import hacking as reads
 from webapp.rollouts.selectors.hacking import Evidence
 from webapp.runs.models.alerts import REWARD_WITH, Alert
@@ -23,8 +24,7 @@ def watch(*, run_id: int) -> int:
         return 0
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).get(pk=run_id)  # two tasks raise no alert twice
-        raised = [evidence for evidence in rising if not _is_known(run, evidence)]
-        for evidence in raised:
+        raised = [
             Alert.objects.create(
                 run=run,
                 severity="warning",
@@ -34,7 +34,11 @@ def watch(*, run_id: int) -> int:
                 task_ids=reads.tasks_with_hits(run, evidence),
                 time=timezone.now(),
             )
+            for evidence in rising
+            if not _is_known(run, evidence)
+        ]
         if raised:
+            outbox.alerts_raised(run=run, alerts=raised)
             notifications.run_changed(run_id, run.last_seq)
     return len(raised)
 

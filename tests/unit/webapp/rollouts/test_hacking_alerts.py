@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.builders.web.event_builders import Stream, ref
-from tests.builders.web.web_builders import launched, make_run, post, signed_in
+from tests.builders.web.web_builders import launched, make_run, make_user, post, signed_in
 from webapp.core.permissions import Role
-from webapp.models import Alert, Iteration, Run, Scan
+from webapp.models import Alert, Delivery, Iteration, Notification, Run, Scan
 from webapp.rollouts.selectors.hacking import rising_with_reward
 from webapp.rollouts.services import hacking, removal, scans
 
@@ -43,9 +43,16 @@ def run() -> Run:
 
 
 def test_a_counter_that_rises_with_the_reward_raises_one_alert(run: Run) -> None:
+    Notification.objects.create(
+        owner=make_user("ada", Role.OPERATOR),
+        kind="email",
+        address="a@b.example",
+        alerts=["reward_with_edited_tests"],
+    )
     assert hacking.watch(run_id=run.pk) == 1
     assert hacking.watch(run_id=run.pk) == 0, "the same evidence raises no second alert"
     alert = Alert.objects.get(run=run)
+    assert Delivery.objects.filter(run=run, key=f"alert {alert.pk}").count() == 1
     assert (alert.code, alert.severity, alert.iteration) == ("reward_with_edited_tests", "warning", 7)
     assert "0.0% to 75.0% of rollouts" in alert.message
     assert "from 0.015 to 0.555" in alert.message
