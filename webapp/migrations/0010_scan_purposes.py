@@ -5,7 +5,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('webapp', '0008_notifications'),
+        ('webapp', '0009_runs'),
     ]
 
     operations = [
