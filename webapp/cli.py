@@ -36,7 +36,7 @@ from webapp.ingestion import cli as ingestion
 from webapp.notifications import cli as notifications
 from webapp.rollouts.cli import annotations as annotation_commands
 from webapp.rollouts.cli import runs as rollouts
-from webapp.rollouts.cli import scanners, trajectories
+from webapp.rollouts.cli import scanners, search, trajectories
 from webapp.runs.cli import alerts, control, launch, machine, models, plan, quickstart, recipes, run_views
 from webapp.sandboxes import cli as sandboxes
 from webapp.supervisor.cli import doctor, services
@@ -81,7 +81,7 @@ for _command in (
     doctor.doctor,
     plan.plan,
     launch.collect,
-    trajectories.search,
+    search.search,
 ):
     app.command()(_command)
 
@@ -107,6 +107,7 @@ for _name, _group in (
     ("run", _run),
     ("dataset", datasets.app),
     ("trajectories", trajectories.app),
+    ("searches", search.app),
     ("scanner", scanners.app),
     ("evaluation", evaluation.app),
     ("grade", grade.app),

@@ -10,9 +10,12 @@ from webapp.endpoints.models import Endpoint
 from webapp.experiments.models import Experiment
 from webapp.notifications.models import Delivery, Notification
 from webapp.rollouts.models.annotations import Annotation
+from webapp.rollouts.models.judgements import Judgement
+from webapp.rollouts.models.passages import Passage
 from webapp.rollouts.models.regrades import Regrade
-from webapp.rollouts.models.scans import PatternScanner, Scan
+from webapp.rollouts.models.scans import EnteredScanner, Scan
 from webapp.rollouts.models.scores import ExaminedTest, Score
+from webapp.rollouts.models.searches import SavedSearch
 from webapp.rollouts.models.trajectories import (
     Group,
     ImportedFields,
@@ -44,6 +47,7 @@ __all__ = [
     "Endpoint",
     "EngineReport",
     "EngineSample",
+    "EnteredScanner",
     "Evaluation",
     "Event",
     "ExaminedTest",
@@ -51,8 +55,9 @@ __all__ = [
     "Group",
     "ImportedFields",
     "Iteration",
+    "Judgement",
     "Notification",
-    "PatternScanner",
+    "Passage",
     "Pool",
     "Proof",
     "QuarantineDecision",
@@ -64,6 +69,7 @@ __all__ = [
     "RunView",
     "Sandbox",
     "SavedRecipe",
+    "SavedSearch",
     "Scan",
     "Score",
     "SignIn",

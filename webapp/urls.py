@@ -20,7 +20,7 @@ from webapp.experiments.views import launch as experiment_launch
 from webapp.notifications import views as notifications
 from webapp.overview.views import metrics, overview
 from webapp.rollouts.views import annotations as annotation_forms
-from webapp.rollouts.views import scanners, trajectories
+from webapp.rollouts.views import scanners, searches, trajectories
 from webapp.runs.views import new as run_new
 from webapp.runs.views import runs
 from webapp.sandboxes import views as sandboxes
@@ -106,7 +106,9 @@ urlpatterns = [
         name="evaluation-compare-task",
     ),
     path("alerts/<int:alert_id>/acknowledge/", runs.alert_acknowledge, name="alert-acknowledge"),
-    path("trajectories/", trajectories.trajectory_search, name="trajectory-search"),
+    path("trajectories/", searches.trajectory_search, name="trajectory-search"),
+    path("trajectories/searches/save/", searches.search_save, name="search-save"),
+    path("trajectories/searches/<segment:name>/remove/", searches.search_remove, name="search-remove"),
     path("trajectories/compare/", trajectories.trajectory_compare, name="trajectory-compare"),
     *[
         path(
@@ -149,6 +151,8 @@ urlpatterns = [
     path("scanners/", scanners.scanner_list, name="scanner-list"),
     path("scanners/save/", scanners.scanner_save, name="scanner-save"),
     path("scanners/scan/", scanners.scanner_scan, name="scanner-scan"),
+    path("scanners/judge/", scanners.scanner_judge, name="scanner-judge"),
+    path("scanners/judgements/<int:judgement_id>/stop/", scanners.judgement_stop, name="judgement-stop"),
     path("scanners/<segment:name>/remove/", scanners.scanner_remove, name="scanner-remove"),
     path("runs/<int:run_id>/predictions.jsonl", trajectories.predictions, name="run-predictions"),
     path("runs/<int:run_id>/harness-report.json", trajectories.harness_report, name="run-harness-report"),

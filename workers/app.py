@@ -17,19 +17,19 @@ django.setup()
 from django.conf import settings  # noqa: E402  (needs the app registry)
 
 from engine.errors import DatasetError  # noqa: E402
-from webapp.core.dispatch import TaskName  # noqa: E402
+from webapp.core.dispatch import TaskName, send  # noqa: E402
 from webapp.datasets.services import datasets  # noqa: E402
 from webapp.notifications.services import delivery  # noqa: E402
-from webapp.rollouts.services import hacking, scans  # noqa: E402
-from workers import lifecycle, reaper, reconciler  # noqa: E402
+from webapp.rollouts.services import hacking, passages, scans  # noqa: E402
+from workers import judging, lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0
 REAP_EVERY_S = 30.0
 SCAN_EVERY_S = 300.0
 NOTIFY_EVERY_S = 30.0
 TASK_LIMIT_S = 120.0
-"""Scans and notifications return after a few seconds; the process of a task that does not is ended after this
-time."""
+"""Scanners, index and notifications take a few seconds, a model up to a minute; the process of a longer task
+is ended."""
 
 app = Celery("trainyard", broker=settings.CELERY_BROKER_URL)
 app.conf.update(
@@ -100,8 +100,10 @@ def sync_dataset(name: str, run_id: int | None = None) -> None:
 
 @app.task(name=TaskName.SCAN.value, time_limit=TASK_LIMIT_S)
 def scan() -> None:
-    """Scan trajectories for a few seconds, and send the task again if there may be more."""
-    scans.sweep()
+    """Scan, index and judge finished trajectories for a while; send the task again if there is more."""
+    is_left = [work() for work in (scans.scan_pending, passages.index_pending, judging.judge_pending)]
+    if any(is_left):
+        send(TaskName.SCAN)
 
 
 @app.task(name=TaskName.NOTIFY.value, time_limit=TASK_LIMIT_S)

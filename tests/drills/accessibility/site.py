@@ -22,6 +22,8 @@ from tests.integration.verifiers.test_scores_of_tests_web import scored_by_tests
 from tests.unit.webapp.runs.test_collection_pages import going, made
 from webapp.endpoints.services import endpoints
 from webapp.models import Dataset, Run, Trajectory
+from webapp.rollouts.selectors.filters import TrajectoryFilters
+from webapp.rollouts.services import passages, searches
 from webapp.runs.kinds import TABS
 from webapp.runs.services import dataset_runs, edits, runs
 
@@ -182,6 +184,9 @@ def runs_by_kind() -> dict[str, Run]:
         created[name] = run
     created["traced"], claim = launched(make_run(name="traced run"))
     post(claim, trained_stream(400, text=HOSTILE))
+    searches.save(name="lines that failed", filters=TrajectoryFilters(q="line", verdict="failed"))
+    while passages.index_pending():
+        pass
     folder = Path(settings.TRAINYARD_HOME) / "imports"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "a.jsonl").touch()

@@ -23,7 +23,7 @@ from webapp.ingestion.services.ingest import MalformedError
 from webapp.live.fragments import GoneError, SharedReads, Subscription, snapshot
 from webapp.models import AuditEntry, Dataset, Run, Task, TestLog, Trajectory, TrajectoryOpening
 from webapp.rollouts.selectors import trajectories as reads
-from webapp.rollouts.services import removal
+from webapp.rollouts.services import passages, removal
 from webapp.runs.kinds import TABS
 from webapp.runs.services import runs
 
@@ -277,6 +277,7 @@ def test_oracle_rollouts_are_shown_only_to_readers_of_answers(
         else:
             with pytest.raises(GoneError):
                 snapshot(subscription)
+    passages.index_pending()
     matching = [row.trajectory.pk for row in client.get("/trajectories/?q=line").context["rows"]]
     assert (trajectory.pk in matching) is opens
     shown = client.get(f"{pages}/?tab=trajectories").content.decode()

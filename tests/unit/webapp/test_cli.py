@@ -44,7 +44,10 @@ COMMANDS = {
         "import", "export", "count", "compare", "tokens", "label", "comment", "annotations",
         "remove-annotation",
     )),
-    *(f"scanner {name}" for name in ("list", "add", "remove", "scan")),
+    "searches list", "searches remove",
+    *(f"scanner {name}" for name in (
+        "list", "add", "remove", "scan", "judge", "judgements", "stop-judgement",
+    )),
     *(f"evaluation {name}" for name in ("report", "compare", "models", "predictions", "submission")),
     "grade predictions", "grade log",
     *(f"experiment {name}" for name in (
@@ -118,7 +121,7 @@ def test_errors_have_a_message_and_an_exit_status() -> None:
     assert malformed.errors == "Error: --set seed: expected KEY=VALUE\n"
     unknown_choice = command_result("search", "x", "--place", "moon")
     assert unknown_choice.status == 2
-    assert "'moon' is not one of steps, observations" in unknown_choice.errors
+    assert "'moon' is not one of thoughts, actions" in unknown_choice.errors
 
 
 def test_mutually_exclusive_switches_are_refused() -> None:

@@ -16,6 +16,7 @@ from tests.builders.web.page_builders import Yard, add_iteration, make_dataset, 
 from tests.builders.web.web_builders import make_run, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Trajectory
+from webapp.rollouts.services import passages
 from webapp.runs.kinds import TABS
 
 pytestmark = pytest.mark.django_db
@@ -102,6 +103,7 @@ def test_error_pages_explain_missing_pages_roles_and_faults(monkeypatch: pytest.
 
 def test_model_output_is_never_rendered_as_markup() -> None:
     yard = make_yard(iterations=1, group_size=2, mark=HOSTILE)
+    passages.index_pending()
     client = signed_in(Role.ADMIN)
     for name, address in pages(yard).items():
         response = client.get(address)
@@ -191,13 +193,14 @@ def test_query_count_of_pages_is_independent_of_the_number_of_rows() -> None:
     addresses = [
         "/", "/runs/", f"/runs/{run}/", *[f"/runs/{run}/?tab={tab}" for tab in TABS],
         f"/runs/{run}/train/0/", f"/runs/{run}/train/0/{key}/", f"/runs/{run}/train/0/{key}/0/",
-        "/trajectories/", "/trajectories/?q=line", "/sandboxes/", "/metrics",
+        "/trajectories/", "/trajectories/?q=line&place=thoughts", "/sandboxes/", "/metrics",
         "/experiments/", f"/experiments/{yard.experiment.pk}/",
         "/datasets/", "/datasets/quickstart/", "/datasets/quickstart/?health=flaky",
         "/datasets/quickstart/health/", f"/datasets/quickstart/tasks/{key}/",
     ]  # fmt: skip
     for address in addresses:
         client.get(address)  # fills caches
+    passages.index_pending()
     before = {address: count_queries(client, address) for address in addresses}
     for iteration in range(1, 4):
         add_iteration(yard, iteration)
@@ -209,5 +212,6 @@ def test_query_count_of_pages_is_independent_of_the_number_of_rows() -> None:
     for number in range(3):
         make_dataset(f"other{number}", tasks=1)
         make_run(name=f"another {number}")
+    passages.index_pending()
     after = {address: count_queries(client, address) for address in addresses}
     assert after == before

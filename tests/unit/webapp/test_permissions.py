@@ -30,6 +30,7 @@ OPERATORS = {
     "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
     "annotation-remove", "scanner-save", "scanner-remove", "run-file", "notification-list",
     "notification-test", "notification-remove", "disk", "disk-remove", "recipe-save", "recipe-remove",
+    "search-save", "search-remove", "scanner-judge", "judgement-stop",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove", "scanner-scan"}
 """Pages by the least role that opens them; viewers open all other pages."""
@@ -52,6 +53,8 @@ API_OPERATORS = {
     "GET /notifications", "POST /notifications", "DELETE /notifications/{int:notification_id}",
     "POST /notifications/{int:notification_id}/test", "GET /notifications/{int:notification_id}/deliveries",
     "PUT /scanners/{name}", "DELETE /scanners/{name}", "POST /recipes", "DELETE /recipes/{name}",
+    "PUT /searches/{name}", "DELETE /searches/{name}", "GET /judgements", "POST /scanners/{name}/judge",
+    "POST /judgements/{int:judgement_id}/stop",
     "DELETE /trajectories/{int:trajectory_id}/annotations/{int:annotation_id}",
     *(
         f"POST /experiments/{{int:experiment_id}}/{action}"
@@ -84,7 +87,7 @@ def known_arguments(yard: Yard) -> dict[str, Any]:
         "run_id": yard.run.pk, "phase": "train", "iteration": 0, "task_key": yard.tasks[0].key, "index": 0,
         "alert_id": yard.run.alerts.earliest("id").pk, "trajectory_id": trajectory.pk, "number": 0,
         "sign_in_id": 1, "token_id": 1, "experiment_id": yard.experiment.pk, "name": "quickstart",
-        "key": yard.tasks[0].key, "annotation_id": 1, "notification_id": 1,
+        "key": yard.tasks[0].key, "annotation_id": 1, "notification_id": 1, "judgement_id": 1,
     }  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from webapp.rollouts.contexts.diffs import Diff, patch_diff
 from webapp.rollouts.contexts.prompts import statement_html, statement_text
 from webapp.rollouts.contexts.steps import CutText
 from webapp.rollouts.models.trajectories import Trajectory
-from webapp.rollouts.selectors.search import TrajectoryFilters, search
+from webapp.rollouts.selectors.filters import TrajectoryFilters
+from webapp.rollouts.selectors.search import search
 from webapp.runs.models.runs import Run
 from webapp.runs.services import collection
 

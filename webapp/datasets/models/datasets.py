@@ -7,10 +7,24 @@ from typing import Any
 from django.contrib.postgres.indexes import GinIndex
 from django.contrib.postgres.search import SearchVector
 from django.db import models
+from django.db.models import Func, Value
 from django.db.models.functions import Left
 
-INDEXED_CHARS = 50_000
-"""Number of characters covered by a full-text index: PostgreSQL limits the words of a document to 1 MiB."""
+INDEXED_CHARS = 70_000
+"""Characters of a statement that are indexed; PostgreSQL limits the words of a document to 1 MiB. Issues of
+GitHub have at most 65,536."""
+_PUNCTUATION = """!"#$&'()*+,-./:;<=>?@[\\]^_`{|}~"""
+STATEMENT_WORDS = SearchVector(
+    Func(
+        Left("problem_statement", INDEXED_CHARS),
+        Value(_PUNCTUATION),
+        Value(" " * len(_PUNCTUATION)),
+        function="translate",
+        output_field=models.TextField(),
+    ),
+    config="simple",
+)
+"""Words of a statement, as ``rollouts.selectors.query_words`` separates them."""
 
 
 class Dataset(models.Model):
@@ -88,10 +102,7 @@ class Task(models.Model):
             models.Index(fields=["dataset", "split", "position"], name="task_split"),
             models.Index(fields=["key"], name="task_by_key"),
             models.Index(fields=["dataset", "instance_id"], name="task_instance"),
-            GinIndex(
-                SearchVector(Left("problem_statement", INDEXED_CHARS), config="simple"),
-                name="task_statement",
-            ),
+            GinIndex(STATEMENT_WORDS, name="task_statement"),
             models.Index(fields=["dataset", "health", "position"], name="task_health"),
             models.Index(fields=["dataset", "strength", "position"], name="task_strength"),
             # Covers the counts of a dataset's health page, which are read by an index-only scan.

@@ -1,4 +1,4 @@
-"""Scanners, their hits over runs, and expressions that people enter."""
+"""Scanners, their hits over runs, and those that people enter."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ninja.errors import HttpError
 from webapp.api.auth import admin, caller, operator, role_of_caller, viewer
 from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.core.permissions import check_author, check_rollouts
+from webapp.rollouts.models.judgements import Judgement
 from webapp.rollouts.selectors import scans as reads
+from webapp.rollouts.services import judgements
 from webapp.rollouts.services import scanners as writes
 from webapp.runs.api.runs import find as find_run
 from webapp.runs.models.runs import Run
@@ -27,8 +29,12 @@ class ScannerOut(Schema):
     words: str
     shipped: bool
     pattern: str
-    """Regular expression; empty for shipped scanners."""
+    """Regular expression; empty for other scanners."""
     place: str
+    rubric: str
+    """Question to a model; empty for other scanners."""
+    endpoint: str
+    model: str
     problem: str
     """Reason why it is no longer used; empty if it is used."""
     scanned: int | None
@@ -37,17 +43,53 @@ class ScannerOut(Schema):
     found: int | None
     """Those with a hit."""
     precision: float | None
-    """Against labels ``NAME`` and ``not NAME``; null without such labels."""
+    """Against labels ``NAME`` and ``not NAME``, in rollouts; null without such labels."""
     recall: float | None
+    step_precision: float | None
+    """The same in labelled steps."""
+    step_recall: float | None
 
 
 class ScannerIn(Schema):
-    """A regular expression as a scanner."""
+    """A regular expression or a rubric as a scanner."""
 
-    pattern: str
+    pattern: str = ""
     place: str = "thoughts"
-    """Texts of steps that it searches: ``thoughts``, ``actions`` or ``observations``."""
+    """Texts of steps that the expression searches: ``thoughts``, ``actions`` or ``observations``."""
+    rubric: str = ""
+    """Question to a model about a rollout, instead of an expression."""
+    endpoint: str = ""
+    """Name of the endpoint that is asked."""
+    model: str = ""
     words: str = ""
+
+
+class AskIn(Schema):
+    """Scan with a rubric."""
+
+    run: int
+    most: int = 50
+    """Maximum number of rollouts, the newest first."""
+
+
+class JudgementOut(Schema):
+    """Scan of a run's rollouts with a rubric."""
+
+    id: int
+    scanner: str
+    version: int
+    run: int
+    most: int
+    asked: int
+    answered: int
+    found: int
+    """Rollouts to which the rubric applies."""
+    unanswered: int
+    """Rollouts without an answer of the asked form."""
+    prompt_tokens: int
+    generated_tokens: int
+    problem: str
+    finished: bool
 
 
 class PendingOut(Schema):
@@ -74,13 +116,17 @@ def scanner_records(run: Run | None) -> list[dict[str, Any]]:
     for info in reads.scanners():
         is_read = run is not None and reads.applies(info, run)
         share = shares.get(info.name, reads.Share(0, 0)) if is_read else None
-        agreement = agreements.get(info.name)
+        agreement = agreements.get(info.name, reads.Agreements(None, None))
+        in_rollouts, in_steps = agreement.trajectories, agreement.steps
         records.append({
             "name": info.name, "version": info.version, "words": info.words, "shipped": info.shipped,
             "pattern": info.pattern, "place": info.place, "problem": info.problem,
+            "rubric": info.rubric, "endpoint": info.endpoint, "model": info.model,
             "scanned": share.scanned if share else None, "found": share.found if share else None,
-            "precision": agreement.precision if agreement else None,
-            "recall": agreement.recall if agreement else None,
+            "precision": in_rollouts.precision if in_rollouts else None,
+            "recall": in_rollouts.recall if in_rollouts else None,
+            "step_precision": in_steps.precision if in_steps else None,
+            "step_recall": in_steps.recall if in_steps else None,
         })  # fmt: skip
     return records
 
@@ -122,22 +168,67 @@ def scan_past(request: HttpRequest) -> tuple[int, dict[str, int]]:
 def save_scanner(request: HttpRequest, name: str, body: ScannerIn) -> dict[str, Any]:
     """Enter a scanner, or change one, which raises its version; stored trajectories are then scanned."""
     user = caller(request)
-    if (known := reads.pattern_scanner(name)) is not None:
+    if (known := reads.entered_scanner(name)) is not None:
         check_author(known.created_by_id, role_of_caller(request), user.pk)
-    writes.save(name=name, pattern=body.pattern, place=body.place, words=body.words, actor=user)
+    writes.save(name=name, actor=user, **body.model_dump())
     return next(record for record in scanner_records(None) if record["name"] == name)
 
 
 @router.delete("/scanners/{name}", auth=operator, response={204: None})
 def remove_scanner(request: HttpRequest, name: str) -> tuple[int, None]:
     """Remove an entered scanner: one's own, or as administrator any."""
-    scanner = reads.pattern_scanner(name)
+    scanner = reads.entered_scanner(name)
     if scanner is None:
         raise HttpError(404, f"there is no entered scanner '{name[:80]}'")
     user = caller(request)
     check_author(scanner.created_by_id, role_of_caller(request), user.pk)
     writes.remove(scanner=scanner, actor=user)
     return 204, None
+
+
+def judgement_record(judgement: Judgement) -> dict[str, Any]:
+    """Return a scan with a rubric as ``JudgementOut``."""
+    names = (
+        "id", "version", "most", "asked", "answered", "found", "unanswered", "prompt_tokens",
+        "generated_tokens", "problem",
+    )  # fmt: skip
+    return {
+        **{name: getattr(judgement, name) for name in names},
+        "scanner": judgement.scanner.name,
+        "run": judgement.run_id,
+        "finished": judgement.finished_at is not None,
+    }
+
+
+@router.get("/judgements", auth=operator, response=list[JudgementOut])
+def list_judgements(request: HttpRequest) -> list[dict[str, Any]]:
+    """List the newest scans with rubrics."""
+    return [judgement_record(judgement) for judgement in reads.judgements()]
+
+
+@router.post("/scanners/{name}/judge", auth=operator, response={202: JudgementOut})
+def judge(request: HttpRequest, name: str, body: AskIn) -> tuple[int, dict[str, Any]]:
+    """Ask the model of a rubric about the newest rollouts of a run that it has not judged."""
+    scanner = reads.entered_scanner(name)
+    if scanner is None:
+        raise HttpError(404, f"there is no entered scanner '{name[:80]}'")
+    run = find_run(body.run)
+    return 202, judgement_record(
+        judgements.start(scanner=scanner, run=run, most=body.most, actor=caller(request))
+    )
+
+
+@router.post("/judgements/{int:judgement_id}/stop", auth=operator, response=JudgementOut)
+def stop_judgement(request: HttpRequest, judgement_id: int) -> dict[str, Any]:
+    """Stop a scan with a rubric: one's own, or as administrator any."""
+    judgement = reads.get_judgement(judgement_id)
+    if judgement is None:
+        raise HttpError(404, f"there is no scan {judgement_id}")
+    user = caller(request)
+    check_author(judgement.started_by_id, role_of_caller(request), user.pk)
+    judgements.stop(judgement=judgement, actor=user)
+    judgement.refresh_from_db()
+    return judgement_record(judgement)
 
 
 @router.get("/runs/{int:run_id}/behaviours", auth=viewer, response=list[BehaviourOut])

@@ -1,58 +1,34 @@
-"""Search over trajectories."""
+"""Search over trajectories, and saved searches."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from datetime import datetime
+from typing import Any
 
 from django.http import HttpRequest
-from ninja import Field, Query, Router, Schema
+from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
-from webapp.api.auth import role_of_caller, viewer
+from webapp.api.auth import caller, operator, role_of_caller, viewer
+from webapp.core.permissions import check_author
 from webapp.rollouts.api.trajectories import MAX_SIZE, TrajectoryOut
-from webapp.rollouts.contexts.snippets import snippet, words_pattern
+from webapp.rollouts.contexts.snippets import snippet
+from webapp.rollouts.models.searches import SavedSearch
 from webapp.rollouts.models.trajectories import Trajectory
-from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, SearchResult, TrajectoryFilters, search
+from webapp.rollouts.selectors import searches as saved_reads
+from webapp.rollouts.selectors.filters import TrajectoryFilters
+from webapp.rollouts.selectors.query_words import wanted_pattern
+from webapp.rollouts.selectors.search import SearchResult, search
+from webapp.rollouts.services import searches as saved_writes
 
 router = Router(tags=["trajectories"], auth=viewer)
-
-_NO_NUL = r"^[^\x00]*$"
-Text = Annotated[str, Field(pattern=_NO_NUL)]
-"""Text of a filter; PostgreSQL stores no NUL."""
-
-
-class SearchQuery(Schema):
-    """Filters of a search; empty means everything."""
-
-    q: str = Field("", max_length=MOST_CHARS, pattern=_NO_NUL)
-    """Words: ``"a phrase"``, ``or``, ``-without``."""
-    place: str = ""
-    """Texts to search: ``steps``, ``observations`` (of a run or a task), ``patches`` or ``statements``;
-    empty for all."""
-    run: int | None = None
-    task: Text = ""
-    """A task's key, or a part of its readable name."""
-    verdict: Text = ""
-    termination: Text = ""
-    phase: Text = ""
-    finding: Text = ""
-    """A kind of sign of tampering, or ``any``."""
-    flip: Text = ""
-    """A kind of flip by any regrading, such as ``passed_failed``, or ``any``."""
-    label: Text = ""
-    """A label of the trajectory or one of its steps."""
-    scanner: Text = ""
-    """A scanner with a hit."""
-    reward_min: float | None = None
-    reward_max: float | None = None
-    steps_min: int | None = None
 
 
 class MatchOut(Schema):
     """A matching text."""
 
-    part: str
-    """``step`` (thought and action), ``observation``, ``patch`` or ``statement``."""
+    place: str
+    """``thoughts``, ``actions``, ``observations``, ``patches`` or ``statements``."""
     index: int | None
     """Index of the step; null for other parts."""
     action: str
@@ -83,30 +59,34 @@ class SearchPage(Schema):
     next_before: int | None
 
 
+class SavedSearchOut(Schema):
+    """A saved search."""
+
+    name: str
+    filters: dict[str, Any]
+    """Parameters of ``/trajectories``."""
+    author: str | None
+    created_at: datetime
+
+
 @router.get("/trajectories", response=SearchPage)
 def search_trajectories(
-    request: HttpRequest, filters: Query[SearchQuery], before: int | None = None, size: int = 50
+    request: HttpRequest, filters: Query[TrajectoryFilters], before: int | None = None, size: int = 50
 ) -> dict[str, Any]:
     """Search by words and numbers, newest first; pass ``next_before`` as ``before`` for the next page."""
-    if filters.place not in ("", *PLACES):
-        raise HttpError(422, f"place: expected one of {', '.join(PLACES)}, not {filters.place[:80]!r}")
     sees_answers = role_of_caller(request).sees_answers
-    result = search(
-        TrajectoryFilters(**filters.model_dump()),
-        before=before,
-        size=max(1, min(size, MAX_SIZE)),
-        with_answers=sees_answers,
-    )
+    size = max(1, min(size, MAX_SIZE))
+    result = search(filters, before=before, size=size, with_answers=sees_answers)
     return search_page(result, filters.q)
 
 
 def search_page(result: SearchResult, q: str) -> dict[str, Any]:
     """Return the trajectories of a search with the pieces of text that match ``q``, as a ``SearchPage``."""
-    pattern = words_pattern(q)
+    pattern = wanted_pattern(q)
     for row in result.rows:
         row.matches = [  # type: ignore[attr-defined]
             {
-                "part": match.part,
+                "place": match.place,
                 "index": match.index,
                 "action": match.action,
                 "text": snippet(match, pattern).text,
@@ -119,3 +99,40 @@ def search_page(result: SearchResult, q: str) -> dict[str, Any]:
         "items": list(result.rows),
         "next_before": result.next_before,
     }
+
+
+def saved_record(saved: SavedSearch) -> dict[str, Any]:
+    """Return a saved search as ``SavedSearchOut``."""
+    return {
+        "name": saved.name,
+        "filters": saved.filters,
+        "author": saved.author.get_username() if saved.author else None,
+        "created_at": saved.created_at,
+    }
+
+
+@router.get("/searches", response=list[SavedSearchOut])
+def list_searches(request: HttpRequest) -> list[dict[str, Any]]:
+    """List the saved searches of all people."""
+    return [saved_record(saved) for saved in saved_reads.saved_searches()]
+
+
+@router.put("/searches/{name}", auth=operator, response=SavedSearchOut)
+def save_search(request: HttpRequest, name: str, body: TrajectoryFilters) -> dict[str, Any]:
+    """Save a search, or change one's own; administrators may change any."""
+    user = caller(request)
+    if (known := saved_reads.saved_search(name)) is not None:
+        check_author(known.author_id, role_of_caller(request), user.pk)
+    return saved_record(saved_writes.save(name=name, filters=body, actor=user))
+
+
+@router.delete("/searches/{name}", auth=operator, response={204: None})
+def remove_search(request: HttpRequest, name: str) -> tuple[int, None]:
+    """Remove a saved search: one's own, or as administrator any."""
+    saved = saved_reads.saved_search(name)
+    if saved is None:
+        raise HttpError(404, f"there is no saved search '{name[:80]}'")
+    user = caller(request)
+    check_author(saved.author_id, role_of_caller(request), user.pk)
+    saved_writes.remove(search=saved, actor=user)
+    return 204, None

@@ -1,4 +1,4 @@
-"""Commands that read stored trajectories: ``trajectories export|count|compare|tokens`` and ``search``."""
+"""Commands that read stored trajectories: ``trajectories export|count|compare|tokens``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from engine.config.base import parse_settings
-from engine.evaluation.flips import FLIPS
 from engine.events.stored_trajectories import write_trajectories
 from engine.terminal import visible_line
 from webapp.core.cli import (
@@ -19,24 +18,18 @@ from webapp.core.cli import (
     OnlyJson,
     Settings,
     command_group,
-    one_of,
     print_json,
     print_result,
 )
-from webapp.core.contexts.frame import trajectory_url
 from webapp.core.contexts.numbers import MOST_ID
-from webapp.rollouts.api.search import SearchPage, search_page
 from webapp.rollouts.api.tokens import TokenTraceOut, trace_window
 from webapp.rollouts.api.trajectories import AlignmentOut
 from webapp.rollouts.contexts.advantage import algorithm_of
 from webapp.rollouts.contexts.pair import align
-from webapp.rollouts.contexts.snippets import snippet, words_pattern
 from webapp.rollouts.contexts.steps import outline_title
 from webapp.rollouts.contexts.token_trace import missing_trace
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import learning as learning_reads
-from webapp.rollouts.selectors.search import MOST_CHARS, PLACES, TrajectoryFilters
-from webapp.rollouts.selectors.search import search as search_trajectories
 from webapp.rollouts.selectors.steps import OutlineRow
 from webapp.rollouts.selectors.trajectories import get_by_id
 from webapp.runs.services import learning
@@ -133,62 +126,3 @@ def _described(step: OutlineRow | None) -> str:
         return "–"
     failed = " ✕" if step.error or step.exit_code else ""
     return f"{step.index} {step.action} {outline_title(step)[:30]}{failed}"
-
-
-def search(
-    words: Annotated[
-        str, typer.Argument(help='words, "a phrase", or, -without; none: by filters alone')
-    ] = "",
-    run: Annotated[int | None, typer.Option(help="Only trajectories of this run.")] = None,
-    place: Annotated[
-        str,
-        typer.Option(
-            callback=one_of(PLACES), metavar="|".join(PLACES), help="Observations need a run or a task."
-        ),
-    ] = "",
-    task: Annotated[str, typer.Option(help="Only this task.")] = "",
-    verdict: Annotated[str, typer.Option(help="Only this verdict.")] = "",
-    termination: Annotated[str, typer.Option(help="Only this termination reason.")] = "",
-    phase: Annotated[str, typer.Option(help="Only this phase.")] = "",
-    flip: Annotated[
-        str,
-        typer.Option(
-            callback=one_of(("any", *FLIPS)),
-            metavar="FLIP",
-            help="Only flips of this kind by regradings, or `any`.",
-        ),
-    ] = "",
-    label: Annotated[str, typer.Option(help="Only with this label.")] = "",
-    scanner: Annotated[str, typer.Option(help="Only with a hit of this scanner.")] = "",
-    number: Number = 20,
-    as_json: AsJson = False,
-) -> None:
-    """Search all trajectories by words and filters; print the first matching texts of each."""
-    if len(words) > MOST_CHARS:
-        raise CommandError(f"words: expected at most {MOST_CHARS} characters")
-    filters = TrajectoryFilters(
-        q=words,
-        run=run,
-        place=place,
-        task=task,
-        verdict=verdict,
-        termination=termination,
-        phase=phase,
-        flip=flip,
-        label=label,
-        scanner=scanner,
-    )
-    result = search_trajectories(filters, before=None, size=number, with_answers=True)
-    if as_json:
-        print_json(SearchPage.model_validate(search_page(result, words)).model_dump())
-        return
-    pattern = words_pattern(words)
-    for row in result.rows:
-        page = trajectory_url(row.run_id, row.phase, row.iteration, row.task_key, row.index)
-        if not words:
-            print(visible_line(f"{page} {row.termination or row.state} {row.verdict}".rstrip()))
-        for match in result.matches.get(row.pk, []):
-            piece = snippet(match, pattern)
-            print(visible_line(f"{page}{piece.query} {piece.text}"))
-    more = " or more" if result.capped else ""
-    print(f"{len(result.rows)} of {result.total}{more} trajectories")

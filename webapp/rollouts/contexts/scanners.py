@@ -7,16 +7,22 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 
+from engine.scanners import rubrics
 from engine.scanners.patterns import MOST_CHARS, PLACES
-from webapp.core.contexts.frame import Crumb, choices_of
-from webapp.core.permissions import Person
+from webapp.core.contexts.frame import Crumb, choices_of, run_url
+from webapp.core.permissions import Person, may_remove
+from webapp.endpoints.selectors import list_endpoints
+from webapp.rollouts.models.judgements import Judgement
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import scans as reads
-from webapp.rollouts.selectors.scans import Agreement, ScannerInfo, Share
+from webapp.rollouts.selectors.scans import Agreements, ScannerInfo, Share
 from webapp.runs.models.runs import Run
 
 MOST_RUNS = 6
 """Runs whose shares the page shows."""
+DEFAULT_JUDGED = 50
+"""Number of rollouts that the form of a scan with a rubric proposes."""
+_FIELDS = ("name", "pattern", "place", "rubric", "endpoint", "model", "words")
 MOST_PENDING = 10_000
 """Largest number of trajectories to scan that the page counts."""
 
@@ -68,9 +74,18 @@ class ScannerRow:
 
     info: ScannerInfo
     shares: tuple[RunShare, ...]
-    agreement: Agreement | None
+    agreements: Agreements | None
     """None without labels of its name."""
     can_change: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JudgementRow:
+    """A scan with a rubric."""
+
+    judgement: Judgement
+    run_url: str
+    can_stop: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,10 +101,21 @@ class ScannersContext:
     pending: int
     """Trajectories that a scanner has not read yet, at most ``most_pending``."""
     most_pending: int
+    rubrics: tuple[tuple[str, str], ...]
+    """Scanners with rubrics, as choices."""
+    judgements: tuple[JudgementRow, ...]
+    """The newest scans with rubrics; empty for viewers."""
+    most_judged: int
+    default_judged: int
     places: tuple[tuple[str, str], ...]
+    endpoints: tuple[tuple[str, str], ...]
+    """Endpoints that a rubric may ask; empty for viewers."""
     most_chars: int
+    most_rubric: int
     values: Mapping[str, str]
-    """Values of the form."""
+    """Values of the form of an expression."""
+    rubric_values: Mapping[str, str]
+    """Values of the form of a rubric."""
     refused: str
     """Reason why the form was refused; empty without one."""
 
@@ -108,9 +134,9 @@ def build_scanners(
     infos = reads.scanners()
     runs = reads.newest_runs(MOST_RUNS, with_answers=person.role.sees_answers)
     shares, agreements = reads.shares([run.pk for run in runs]), reads.agreements()
-    values = next(
+    values: Mapping[str, str] = posted or next(
         (
-            {"name": info.name, "pattern": info.pattern, "place": info.place, "words": info.words}
+            {field: getattr(info, field) for field in _FIELDS}
             for info in infos
             if info.name == edit and not info.shipped
         ),
@@ -136,8 +162,27 @@ def build_scanners(
         newest=reads.NEWEST,
         pending=reads.pending()[:MOST_PENDING].count(),
         most_pending=MOST_PENDING,
+        rubrics=tuple((info.name, info.name) for info in infos if info.rubric),
+        judgements=_judgements(person) if person.can_operate else (),
+        most_judged=reads.MOST_JUDGED,
+        default_judged=DEFAULT_JUDGED,
         places=choices_of(PLACES),
+        endpoints=tuple((row.name, row.name) for row in list_endpoints()) if person.can_operate else (),
         most_chars=MOST_CHARS,
-        values=values if posted is None else posted,
+        most_rubric=rubrics.MOST_CHARS,
+        values={"place": PLACES[0]} if values.get("rubric") else values,
+        rubric_values=values if values.get("rubric") else {},
         refused=refused,
+    )
+
+
+def _judgements(person: Person) -> tuple[JudgementRow, ...]:
+    return tuple(
+        JudgementRow(
+            judgement,
+            run_url(judgement.run),
+            judgement.finished_at is None
+            and may_remove(judgement.started_by_id, person.role, person.user.pk),
+        )
+        for judgement in reads.judgements()
     )

@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
-from webapp.rollouts.selectors.search import Match, alternatives
+from webapp.rollouts.selectors.passages import Match
 
 _BEFORE, _SHOWN = 80, 240
+_LABELS = {"patches": "patch", "statements": "statement"}
+_ANCHORS = {"patches": "#patch", "statements": "#prompt"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +24,15 @@ class Snippet:
     """Query string and anchor of the match on the trajectory's page."""
 
     @property
+    def label(self) -> str:
+        """Return the name of the text, such as ``thought of step 3``."""
+        match = self.match
+        return _LABELS.get(match.place) or f"{match.place.removesuffix('s')} of step {match.index}"
+
+    @property
     def text(self) -> str:
         """Return the excerpt as plain text."""
         return "".join(text for text, _ in self.parts)
-
-
-def words_pattern(q: str) -> re.Pattern[str] | None:
-    """Return a case-insensitive pattern of a query's wanted words; None without any."""
-    wanted = {text for texts, _ in alternatives(q) for text in texts}
-    phrases = (r"\W+".join(map(re.escape, re.findall(r"\w+", text))) for text in wanted)
-    known = sorted((phrase for phrase in phrases if phrase), key=len, reverse=True)
-    return re.compile("|".join(known), re.IGNORECASE) if known else None
 
 
 def snippet(match: Match, pattern: re.Pattern[str] | None) -> Snippet:
@@ -51,6 +51,6 @@ def snippet(match: Match, pattern: re.Pattern[str] | None) -> Snippet:
 
 def _query(match: Match, first: re.Match[str] | None) -> str:
     if match.index is None:
-        return "#patch" if match.part == "patch" else "#prompt"
+        return _ANCHORS[match.place]
     find = {"find": first[0]} if first is not None else {}
     return f"?{urlencode({'from': match.index, **find})}#step-{match.index}"

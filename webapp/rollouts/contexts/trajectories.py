@@ -1,25 +1,21 @@
-"""One trajectory with its steps and result, and the search over all trajectories."""
+"""One trajectory with its steps and result."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from django.urls import reverse
 from django.utils.safestring import SafeString
 
-from engine.evaluation.flips import FLIPS
-from engine.types import FindingKind, TerminationReason, Verdict
 from webapp.core.contexts.frame import (
     Crumb,
     LiveCursor,
-    choices_of,
     group_crumbs,
     group_url,
     trajectory_url,
 )
-from webapp.core.contexts.numbers import MOST_ID, whole
 from webapp.core.permissions import Role, may_remove
 from webapp.rollouts.contexts.advantage import algorithm_of, formula
 from webapp.rollouts.contexts.diffs import Diff, patch_diff
@@ -34,7 +30,6 @@ from webapp.rollouts.contexts.prompts import (
     statement_text,
 )
 from webapp.rollouts.contexts.scanners import ScannerHits, hits_in
-from webapp.rollouts.contexts.snippets import Snippet, snippet, words_pattern
 from webapp.rollouts.contexts.staleness import Staleness, staleness_of
 from webapp.rollouts.contexts.steps import PAGE_CHARS, PAGE_STEPS, CutText, StepEntry, step_entries, window
 from webapp.rollouts.contexts.tokens import tokenless_reason
@@ -44,11 +39,9 @@ from webapp.rollouts.models.scores import Score
 from webapp.rollouts.models.trajectories import TestResult, Trajectory
 from webapp.rollouts.selectors import annotations as annotation_reads
 from webapp.rollouts.selectors import regrades as regrade_reads
-from webapp.rollouts.selectors import scans as scan_reads
 from webapp.rollouts.selectors import scores as score_reads
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
-from webapp.rollouts.selectors.search import MOST_CHARS, OBSERVED, PLACES, TrajectoryFilters, search
 from webapp.rollouts.services import annotations as annotation_writes
 from webapp.rollouts.services.rows import PASSED
 from webapp.runs.models.runs import Run
@@ -253,110 +246,3 @@ def task_address(trajectory: Trajectory) -> str:
     """Return the URL of the task's page; empty while its dataset is not synchronised."""
     task = trajectory.task
     return reverse("task-detail", args=[task.dataset.name, task.key]) if task else ""
-
-
-@dataclass(frozen=True, slots=True)
-class SearchRow:
-    """A matching trajectory with excerpts of its matching texts."""
-
-    trajectory: Trajectory
-    snippets: tuple[Snippet, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchContext:
-    """Context of the search page."""
-
-    section: str
-    crumbs: tuple[Crumb, ...]
-    filters: TrajectoryFilters
-    filtered: bool
-    rows: tuple[SearchRow, ...]
-    total: int
-    capped: bool
-    next_before: int | None
-    first_page: bool
-    phases: tuple[tuple[str, str], ...]
-    verdicts: tuple[tuple[str, str], ...]
-    findings: tuple[tuple[str, str], ...]
-    """Kinds of signs of tampering."""
-    flips: tuple[tuple[str, str], ...]
-    """Kinds of flips by regradings."""
-    labels: tuple[str, ...]
-    """Frequent labels."""
-    scanners: tuple[tuple[str, str], ...]
-    terminations: tuple[tuple[str, str], ...]
-    places: tuple[tuple[str, str], ...]
-    """Choices (value, label) of the filters."""
-    unread: str
-    """Notice about observations that were not searched; empty if none were skipped."""
-    params: Mapping[str, str]
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if abs(value) < 1e12 else None
-
-
-def parse_filters(params: Mapping[str, str]) -> TrajectoryFilters:
-    """Return filters from a query string; invalid values are ignored."""
-    run, least = params.get("run", ""), params.get("steps", "")
-    return TrajectoryFilters(
-        q=params.get("q", "").strip()[:MOST_CHARS],
-        place=params.get("in", "") if params.get("in", "") in PLACES else "",
-        run=whole(run, most=MOST_ID),
-        task=params.get("task", "").strip(),
-        verdict=params.get("verdict", ""),
-        termination=params.get("termination", ""),
-        phase=params.get("phase", ""),
-        finding=params.get("finding", ""),
-        flip=params.get("flip", ""),
-        label=params.get("label", "").strip(),
-        scanner=params.get("scanner", ""),
-        reward_min=_number(params.get("reward_min", "")),
-        reward_max=_number(params.get("reward_max", "")),
-        steps_min=whole(least),
-    )
-
-
-def build_search(params: Mapping[str, str], *, shows_answer: bool) -> SearchContext:
-    """Build the context of the search page: one page of matching trajectories, newest first."""
-    filters = parse_filters(params)
-    before = whole(params.get("before", ""), most=MOST_ID)
-    result = search(filters, before=before, with_answers=shows_answer)
-    pattern = words_pattern(filters.q)
-    return SearchContext(
-        section="trajectories",
-        crumbs=(Crumb("Trajectories"),),
-        filters=filters,
-        filtered=filters != TrajectoryFilters(),
-        rows=tuple(
-            SearchRow(row, tuple(snippet(match, pattern) for match in result.matches.get(row.pk, ())))
-            for row in result.rows
-        ),
-        total=result.total,
-        capped=result.capped,
-        next_before=result.next_before,
-        first_page=before is None,
-        phases=(("train", "training"), ("eval", "evaluation")),
-        verdicts=choices_of(Verdict),
-        findings=(("any", "any sign"), *choices_of(FindingKind)),
-        flips=(("any", "any flip"), *choices_of(FLIPS)),
-        labels=tuple(annotation_reads.common_labels(with_answers=shows_answer)),
-        scanners=choices_of(info.name for info in scan_reads.scanners()),
-        terminations=choices_of(("running", *TerminationReason)),
-        places=tuple(PLACES.items()),
-        unread=_unread(filters),
-        params=dict(params),
-    )
-
-
-def _unread(filters: TrajectoryFilters) -> str:
-    if not filters.q or filters.place not in ("", "observations"):
-        return ""
-    if not filters.looks_into("observations"):
-        return "Select a run or a task to search observations."
-    return f"Observations are searched in the newest {OBSERVED} rollouts that pass the other filters."

@@ -14,17 +14,25 @@ from webapp.rollouts.models.trajectories import Trajectory
 from webapp.runs.models.runs import Run
 
 
-class PatternScanner(models.Model):
-    """A regular expression as a scanner; the shipped scanners are in ``engine.scanners.rules``."""
+class EnteredScanner(models.Model):
+    """A regular expression or a rubric; the shipped scanners are in ``engine.scanners.rules``."""
 
     name = models.CharField(max_length=64, unique=True)
     version = models.IntegerField(default=1)
     """Raised by each change; hits of earlier versions do not count."""
     words = models.CharField(max_length=300, blank=True, default="")
     """Description of what it finds."""
-    pattern = models.CharField(max_length=500)
-    place = models.CharField(max_length=16, choices=[(place, place) for place in PLACES])
+    pattern = models.CharField(max_length=500, blank=True, default="")
+    """Empty for a rubric."""
+    place = models.CharField(
+        max_length=16, choices=[(place, place) for place in PLACES], blank=True, default=""
+    )
     """Texts of steps that it searches."""
+    rubric = models.TextField(blank=True, default="")
+    """Question to the model; empty for an expression."""
+    endpoint = models.CharField(max_length=64, blank=True, default="")
+    """Name of the endpoint that is asked."""
+    model = models.CharField(max_length=200, blank=True, default="")
     problem = models.TextField(blank=True, default="")
     """Reason why it is no longer used, such as a search that took too long; empty if it is used."""
     num_slow = models.IntegerField(default=0)
@@ -44,7 +52,10 @@ class PatternScanner(models.Model):
 
 
 class Scan(models.Model):
-    """Hits of all scanners in a finished trajectory, and its thinking by purpose; ingest adds the row."""
+    """Hits of all scanners in a finished trajectory, and its thinking by purpose.
+
+    Ingest adds the row, workers fill it.
+    """
 
     trajectory = models.OneToOneField(
         Trajectory, on_delete=models.CASCADE, primary_key=True, related_name="scan"
@@ -68,12 +79,15 @@ class Scan(models.Model):
     empty for environments without a repository, and before the scan."""
     purpose_thinking: ArrayField[list[int], list[int]] = ArrayField(models.BigIntegerField(), default=list)
     """Thinking tokens of these steps, in the same order."""
+    is_indexed = models.BooleanField(default=False)
+    """Whether the trajectory's texts are in ``Passage``."""
 
     class Meta:
         indexes = [
             GinIndex(fields=["found"], name="scan_found"),
             models.Index(fields=["run", "-trajectory"], name="scan_newest"),
             models.Index(fields=["fingerprint", "-trajectory"], name="scan_pending"),
+            models.Index(fields=["-trajectory"], condition=models.Q(is_indexed=False), name="scan_unindexed"),
         ]
 
     def __str__(self) -> str:

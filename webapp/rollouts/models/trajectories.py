@@ -9,17 +9,14 @@ from __future__ import annotations
 import zlib
 from typing import Any
 
-from django.contrib.postgres.indexes import GinIndex
-from django.contrib.postgres.search import SearchVector
 from django.db import models
-from django.db.models.functions import Left
 
 from engine.events.token_block import decode
 from engine.events.token_trace import TraceRecord, decode_trace
 from engine.tokens import TokenRecord
 from engine.types import CounterfactualOutcome, TerminationReason, TestKind, TestOutcome, Verdict
 from webapp.core.models.choices import choices
-from webapp.datasets.models.datasets import INDEXED_CHARS, Task
+from webapp.datasets.models.datasets import Task
 from webapp.runs.models.runs import Run
 
 
@@ -197,11 +194,6 @@ class Trajectory(models.Model):
             models.Index(
                 fields=["run"], include=["cost", "cached_tokens"], condition=PAID, name="trajectory_paid"
             ),
-            GinIndex(
-                SearchVector(Left("patch", INDEXED_CHARS), config="simple"),
-                condition=~models.Q(patch=""),
-                name="trajectory_patch",
-            ),
         ]
 
     def __str__(self) -> str:
@@ -250,12 +242,9 @@ class Step(models.Model):
     policy_version = models.IntegerField(default=0)
     action_hash = models.CharField(max_length=16, blank=True, default="")
     """Hash of tool and arguments: equal for equal calls, also of siblings."""
-    search_text = models.TextField(blank=True, default="")
-    """Thought and arguments, shortened, for full-text search (observations are not indexed)."""
 
     class Meta:
         ordering = ["trajectory_id", "index"]
-        indexes = [GinIndex(SearchVector("search_text", config="simple"), name="step_search")]
 
     def __str__(self) -> str:
         return f"step {self.index} of trajectory {self.trajectory_id}"

@@ -116,7 +116,7 @@ def steps_of(trajectories: list[Trajectory]) -> dict[int, list[Step]]:
     steps = (
         Step.objects.filter(trajectory_id__in=list(result))
         .order_by("trajectory_id", "index")
-        .defer("thought", "response", "observation", "search_text", "arguments", "provider_state")
+        .defer("thought", "response", "observation", "arguments", "provider_state")
     )
     for step in steps:
         result[step.trajectory_id].append(step)

@@ -16,13 +16,16 @@ from engine.scanners import purposes
 from engine.scanners.purposes import PURPOSES, Thinking
 from engine.scanners.rules import RULES
 from webapp.rollouts.models.annotations import Annotation
-from webapp.rollouts.models.scans import PatternScanner, Scan
+from webapp.rollouts.models.judgements import Judgement
+from webapp.rollouts.models.scans import EnteredScanner, Scan
 from webapp.runs.models.runs import Run
 
 NEWEST = 2_000
 """Newest rollouts of a run from which its shares in lists are computed."""
 NEWEST_OVER_TIME = 20_000
 """Newest rollouts of a run from which its shares over iterations are computed."""
+MOST_JUDGED = 1_000
+"""Largest number of rollouts of a scan with a rubric."""
 _MOST_LABELS = 5_000
 """Newest labels that are compared with hits."""
 _WITH_REPOSITORY = ("swe", "reproduction")
@@ -37,8 +40,12 @@ class ScannerInfo:
     version: int
     words: str
     pattern: str = ""
-    """Regular expression; empty for shipped scanners."""
+    """Regular expression; empty for other scanners."""
     place: str = ""
+    rubric: str = ""
+    """Question to a model; empty for other scanners."""
+    endpoint: str = ""
+    model: str = ""
     problem: str = ""
     """Reason why it is no longer used; empty if it is used."""
     author_id: int | None = None
@@ -46,7 +53,7 @@ class ScannerInfo:
     @property
     def shipped(self) -> bool:
         """Return whether it is one of the shipped scanners."""
-        return not self.pattern
+        return not self.pattern and not self.rubric
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +71,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """A scanner's hits against labels with its name, counted in trajectories."""
+    """Hits of a scanner against labels with its name."""
 
     hit_and_labelled: int
     only_hit: int
-    """Trajectories labelled ``not NAME`` with a hit."""
+    """Hits that a label ``not NAME`` refutes."""
     only_labelled: int
 
     @property
@@ -79,9 +86,17 @@ class Agreement:
 
     @property
     def recall(self) -> float | None:
-        """Return the share of trajectories labelled with the name that were found; None without any."""
+        """Return the share of labels with the name that have a hit; None without any."""
         labelled = self.hit_and_labelled + self.only_labelled
         return self.hit_and_labelled / labelled if labelled else None
+
+
+@dataclass(frozen=True, slots=True)
+class Agreements:
+    """Agreement of a scanner with labels, counted in trajectories and in steps; None without labels."""
+
+    trajectories: Agreement | None
+    steps: Agreement | None
 
 
 Key = tuple[int, str, int]
@@ -106,10 +121,11 @@ def applies(info: ScannerInfo, run: Run) -> bool:
 def scanners() -> list[ScannerInfo]:
     """Return all scanners: the shipped ones, then those that people entered."""
     shipped = [ScannerInfo(name=rule.name, version=rule.version, words=rule.words) for rule in RULES.values()]
-    entered = PatternScanner.objects.filter(removed=False)
+    entered = EnteredScanner.objects.filter(removed=False)
     return shipped + [
         ScannerInfo(
             name=row.name, version=row.version, words=row.words, pattern=row.pattern, place=row.place,
+            rubric=row.rubric, endpoint=row.endpoint, model=row.model,
             problem=row.problem, author_id=row.created_by_id,
         )
         for row in entered
@@ -121,19 +137,31 @@ def current_versions() -> dict[str, int]:
     return {info.name: info.version for info in scanners() if not info.problem}
 
 
-def pattern_scanner(name: str) -> PatternScanner | None:
+def entered_scanner(name: str) -> EnteredScanner | None:
     """Return a scanner that a person entered."""
-    return PatternScanner.objects.filter(name=name, removed=False).first()
+    return EnteredScanner.objects.filter(name=name, removed=False).first()
+
+
+def judgements(limit: int = 20) -> list[Judgement]:
+    """Return the newest scans with rubrics."""
+    return list(Judgement.objects.select_related("scanner", "started_by", "run").defer("run__config")[:limit])
+
+
+def get_judgement(judgement_id: int) -> Judgement | None:
+    """Return a scan with a rubric."""
+    return Judgement.objects.select_related("scanner").filter(pk=judgement_id).first()
 
 
 def fingerprint() -> str:
-    """Return a hash of the versions of all scanners and of the purposes of steps, for ``Scan.fingerprint``.
+    """Return a hash of the versions of all scanners but rubrics, and of the purposes of steps.
+
+    It is stored as ``Scan.fingerprint``.
 
     Scanners that are no longer used count, too: the hash changes with every new version, but not when a
     scanner is removed.
     """
     versions = {rule.name: rule.version for rule in RULES.values()}
-    versions |= dict(PatternScanner.objects.values_list("name", "version"))
+    versions |= dict(EnteredScanner.objects.filter(rubric="").values_list("name", "version"))
     versions["purposes of steps"] = purposes.VERSION  # no scanner has a name with spaces
     return hashlib.blake2b(json.dumps(versions, sort_keys=True).encode(), digest_size=8).hexdigest()
 
@@ -151,6 +179,16 @@ def next_pending(limit: int) -> list[int]:
         rows = Scan.objects.filter(condition).order_by("fingerprint", "-trajectory_id")
         ids += rows.values_list("pk", flat=True)[: limit - len(ids)]
     return ids
+
+
+def unindexed() -> QuerySet[Scan]:
+    """Return the scans of trajectories whose texts are not in the full-text index yet."""
+    return Scan.objects.filter(is_indexed=False)
+
+
+def next_unindexed(limit: int) -> list[int]:
+    """Return trajectories to index, the newest first."""
+    return list(unindexed().order_by("-trajectory_id").values_list("pk", flat=True)[:limit])
 
 
 def _other_fingerprints() -> tuple[Q, Q]:
@@ -242,10 +280,12 @@ def newest_runs(limit: int, *, with_answers: bool) -> list[Run]:
     return list(runs.defer("summary").order_by("-pk")[:limit])
 
 
-def agreements() -> dict[str, Agreement]:
-    """Compare scanners with labels ``NAME`` and ``not NAME`` of trajectories and their steps.
+def agreements() -> dict[str, Agreements]:
+    """Compare scanners with labels ``NAME`` and ``not NAME``.
 
-    A label may have spaces for the underscores of the name. Scanners without labels are left out.
+    A label may have spaces for the underscores of the name. A step labelled with the name is one of a
+    trajectory with the behaviour; a step labelled ``not NAME`` says nothing about the others. Scanners
+    without labels are left out, and steps after the hits that are stored.
     """
     current = current_versions()
     wanted: dict[str, tuple[str, bool]] = {}
@@ -253,17 +293,36 @@ def agreements() -> dict[str, Agreement]:
         for text in (name, name.replace("_", " ")):
             wanted[text], wanted[f"not {text}"] = (name, True), (name, False)
     labels = Annotation.objects.filter(kind=Annotation.Kind.LABEL, text__in=wanted).order_by("-pk")
-    judged = dict.fromkeys(
-        (*wanted[text], trajectory)
-        for text, trajectory in labels.values_list("text", "trajectory_id")[:_MOST_LABELS]
-    )
-    scans = Scan.objects.in_bulk({trajectory for _, _, trajectory in judged})
-    counts: dict[str, Counter[tuple[bool, bool]]] = defaultdict(Counter)
-    for name, is_right, trajectory in judged:
+    judged: set[tuple[str, bool, int, int | None]] = set()
+    for text, trajectory, step in labels.values_list("text", "trajectory_id", "step_index")[:_MOST_LABELS]:
+        judged.add((*wanted[text], trajectory, step))
+        if step is not None and wanted[text][1]:
+            judged.add((*wanted[text], trajectory, None))
+    scans = Scan.objects.in_bulk({trajectory for _, _, trajectory, _ in judged})
+    counts: dict[tuple[str, bool], Counter[tuple[bool, bool]]] = defaultdict(Counter)
+    for name, is_right, trajectory, step in judged:
         scan = scans.get(trajectory)
-        if scan is not None and scan.versions.get(name) == current[name]:
-            counts[name][name in scan.hits, is_right] += 1
+        if scan is None or scan.versions.get(name) != current[name]:
+            continue
+        is_hit = _is_hit(scan.hits.get(name), step)
+        if is_hit is not None:
+            counts[name, step is None][is_hit, is_right] += 1
     return {
-        name: Agreement(count[True, True], count[True, False], count[False, True])
-        for name, count in counts.items()
+        name: Agreements(_agreement(counts.get((name, True))), _agreement(counts.get((name, False))))
+        for name in {name for name, _ in counts}
     }
+
+
+def _is_hit(hits: dict[str, Any] | None, step: int | None) -> bool | None:
+    """Return whether a step (None: the trajectory) has a hit; None if not all hits are stored."""
+    if hits is None or step is None:
+        return hits is not None
+    if step in {index for index, _ in hits["first"]}:
+        return True
+    return False if hits["count"] == len(hits["first"]) else None
+
+
+def _agreement(count: Counter[tuple[bool, bool]] | None) -> Agreement | None:
+    if count is None:
+        return None
+    return Agreement(count[True, True], count[True, False], count[False, True])

@@ -65,12 +65,12 @@ def outline(trajectory_id: int) -> list[OutlineRow]:
 def steps(trajectory_id: int, *, start: int = 0, limit: int | None = None) -> list[Step]:
     """Return steps as pages show them from index ``start`` on, at most ``limit``."""
     rows = Step.objects.filter(trajectory_id=trajectory_id, index__gte=start)
-    return list(rows.defer("search_text", "provider_state").order_by("index")[:limit])
+    return list(rows.defer("provider_state").order_by("index")[:limit])
 
 
 def whole_steps(trajectory_id: int) -> list[Step]:
     """Return all steps with all recorded fields."""
-    return list(Step.objects.filter(trajectory_id=trajectory_id).defer("search_text").order_by("index"))
+    return list(Step.objects.filter(trajectory_id=trajectory_id).order_by("index"))
 
 
 def get_step(trajectory_id: int, index: int) -> Step | None:

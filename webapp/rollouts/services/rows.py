@@ -15,8 +15,6 @@ from engine.scanners.tool_kinds import action_kind
 from engine.types import TestOutcome
 from webapp.rollouts.models.trajectories import Trajectory
 
-SEARCH_CHARS = 2_000
-"""Characters of a step that are indexed for full-text search (PostgreSQL refuses vectors above 1 MB)."""
 PASSED = frozenset({TestOutcome.PASSED, TestOutcome.XFAIL})
 """Outcomes of tests that count as passed."""
 
@@ -24,7 +22,7 @@ STEP_COLUMNS = (
     "trajectory_id", "index", "time", "action", "tool", "arguments", "thought", "response",
     "observation", "error", "exit_code", "done", "prompt_tokens", "generated_tokens",
     "thinking_tokens", "cached_tokens", "cost", "provider_state", "truncated_chars", "model_seconds",
-    "tool_seconds", "policy_version", "action_hash", "search_text",
+    "tool_seconds", "policy_version", "action_hash",
 )  # fmt: skip
 TEST_COLUMNS = ("trajectory_id", "position", "test_id", "kind", "outcome", "seconds")
 TEST_LOG_COLUMNS = ("trajectory_id", "chars", "data")
@@ -45,15 +43,13 @@ def step_row(trajectory_id: int, event: StepFinished) -> tuple[object, ...]:
     # Sorted, because JSON columns do not keep the order of keys and a replay must have the same hash.
     arguments = json.dumps(event.arguments, ensure_ascii=False, sort_keys=True)
     digest = hashlib.blake2b(f"{event.tool}\0{arguments}".encode(), digest_size=8).hexdigest()
-    values = " ".join(str(event.arguments[name]) for name in sorted(event.arguments))
-    search = f"{event.thought[:SEARCH_CHARS]}\n{values}"[:SEARCH_CHARS]
     state = None if event.provider_state is None else json.dumps(event.provider_state)
     return (
         trajectory_id, event.index, moment(event.time), action_kind(event.tool, event.arguments),
         event.tool[:64], arguments, event.thought, event.response, event.observation, event.error,
         event.exit_code, event.done, event.prompt_tokens, event.generated_tokens,
         event.thinking_tokens, event.cached_tokens, event.cost, state, event.truncated_chars,
-        event.model_seconds, event.tool_seconds, event.policy_version, digest, search,
+        event.model_seconds, event.tool_seconds, event.policy_version, digest,
     )  # fmt: skip
 
 

@@ -2,8 +2,7 @@
 
 Ingest adds an empty ``Scan`` for each trajectory that ends, and sends a task after its commit. The task scans
 what has not been scanned since a scanner changed, for a few seconds, and sends itself again while there is
-more. One process scans at a time, so that other tasks find a free worker. Nothing is locked while a rule or
-an expression of a person reads.
+more. Nothing is locked while a rule or an expression of a person reads.
 """
 
 from __future__ import annotations
@@ -26,10 +25,9 @@ from engine.scanners import patterns
 from engine.scanners.purposes import PURPOSES, Thinking, thinking_by_purpose
 from engine.scanners.rules import RULES, Hit
 from engine.scanners.trajectory import MOST_CHARS, ScannedStep, ScannedTrajectory, read_step
-from webapp.core.dispatch import TaskName, send
 from webapp.core.services import notifications
 from webapp.core.services.locks import alone
-from webapp.rollouts.models.scans import PatternScanner, Scan
+from webapp.rollouts.models.scans import EnteredScanner, Scan
 from webapp.rollouts.models.trajectories import Step, Trajectory
 from webapp.rollouts.selectors import scans as reads
 
@@ -49,8 +47,8 @@ _MOST_CHARS = 10_000_000
 """Characters of a trajectory after which no further step is read."""
 _ARGUMENT_CHARS = 1_000_000
 """Largest arguments that are read, as JSON; a step with larger ones is read without them."""
-_LOCK = 0x5CA9
-"""Key of the advisory lock of the process that scans."""
+LOCK = 0x5CA9
+"""Key of the advisory lock of the process that works on finished rollouts."""
 
 log = logging.getLogger(__name__)
 
@@ -61,17 +59,21 @@ class _InUse:
 
     fingerprint: str
     versions: dict[str, int]
-    entered: list[PatternScanner]
+    entered: list[EnteredScanner]
+    rubrics: frozenset[str]
+    """Scanners whose hits ``services.judgements`` stores."""
 
     @classmethod
     def load(cls) -> _InUse:
         fingerprint = reads.fingerprint()  # before the scanners: one that changes now is scanned again
-        entered = PatternScanner.objects.filter(removed=False, problem="")
-        return cls(fingerprint, reads.current_versions(), list(entered))
+        entered = list(EnteredScanner.objects.filter(removed=False, problem=""))
+        rubrics = frozenset(scanner.name for scanner in entered if scanner.rubric)
+        versions = {n: v for n, v in reads.current_versions().items() if n not in rubrics}
+        return cls(fingerprint, versions, [scanner for scanner in entered if not scanner.rubric], rubrics)
 
-    def count_slow(self, scanner: PatternScanner, problem: str) -> None:
+    def count_slow(self, scanner: EnteredScanner, problem: str) -> None:
         """Count a search that took too long; after ``MOST_SLOW`` use the expression no longer."""
-        same = PatternScanner.objects.filter(pk=scanner.pk, version=scanner.version)
+        same = EnteredScanner.objects.filter(pk=scanner.pk, version=scanner.version)
         same.update(num_slow=F("num_slow") + 1)
         if same.filter(num_slow__gte=MOST_SLOW).update(problem=problem[:1_000]):
             log.warning("scanner %s is no longer used: %s", scanner.name, problem)
@@ -96,7 +98,7 @@ def scan(*, trajectory_ids: Iterable[int], seconds: float = math.inf) -> int:
             scanned.append(row)
         if time.monotonic() > until:
             break
-    _notify(scanned)
+    notify(scanned)
     return len(scanned)
 
 
@@ -106,17 +108,11 @@ def scan_pending() -> bool:
     Returns:
         Whether there may be more; False also if another process is scanning.
     """
-    with alone(_LOCK) as is_alone:
+    with alone(LOCK) as is_alone:
         ids = reads.next_pending(BATCH) if is_alone else []
         if ids:
             scan(trajectory_ids=ids, seconds=TASK_S)
     return bool(ids)
-
-
-def sweep() -> None:
-    """Scan for a few seconds, and send the task that continues."""
-    if scan_pending():
-        send(TaskName.SCAN)
 
 
 def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:
@@ -126,9 +122,9 @@ def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:
     if row is None:
         return None
     try:
-        view = _view(row)
-        found = _found(row, view, in_use)
-        thinking = thinking_by_purpose(view) if reads.has_repository(row.run) else {}
+        scanned = view(row)
+        found = _found(row, scanned, in_use)
+        thinking = thinking_by_purpose(scanned) if reads.has_repository(row.run) else {}
     except (OSError, OperationalError, InterfaceError):  # trouble of this machine: a later task tries again
         raise
     except Exception:  # models and sandboxes determine the steps: none may hold up the others
@@ -138,11 +134,11 @@ def _scan_one(pk: int, in_use: _InUse) -> Trajectory | None:
     return row if _store(row, found, thinking, in_use) else None
 
 
-def _found(row: Trajectory, view: ScannedTrajectory, in_use: _InUse) -> dict[str, list[Hit] | None]:
+def _found(row: Trajectory, scanned: ScannedTrajectory, in_use: _InUse) -> dict[str, list[Hit] | None]:
     """Return the hits by scanner; None for those that could not read the trajectory."""
     found: dict[str, list[Hit] | None] = {}
     if reads.has_repository(row.run):
-        found |= {name: list(islice(rule.scan(view), _MOST_STEPS)) for name, rule in RULES.items()}
+        found |= {name: list(islice(rule.scan(scanned), _MOST_STEPS)) for name, rule in RULES.items()}
     until = time.monotonic() + EXPRESSIONS_S
     for scanner in tuple(in_use.entered):
         found[scanner.name] = None
@@ -150,7 +146,7 @@ def _found(row: Trajectory, view: ScannedTrajectory, in_use: _InUse) -> dict[str
             log.warning("scanner %s does not read trajectory %d: others took too long", scanner.name, row.pk)
             continue
         try:
-            found[scanner.name] = patterns.scan(scanner.pattern, _texts(view.steps, scanner.place))
+            found[scanner.name] = patterns.scan(scanner.pattern, _texts(scanned.steps, scanner.place))
         except SlowInputError as error:
             in_use.count_slow(scanner, f"{error} (trajectory {row.pk})")
         except TrainyardError as error:
@@ -171,20 +167,28 @@ def _store(
     if stored is None:
         return False
     stored.fingerprint = in_use.fingerprint
-    stored.versions = {name: v for name, v in in_use.versions.items() if found.get(name, ()) is not None}
-    stored.hits = {
-        name: {"count": len(listed), "first": [[hit.step, hit.detail] for hit in listed[:MOST_SHOWN]]}
-        for name, listed in found.items()
-        if listed
+    kept = {name: v for name, v in stored.versions.items() if name in in_use.rubrics}
+    read = {name: v for name, v in in_use.versions.items() if found.get(name, ()) is not None}
+    stored.versions = kept | read
+    stored.hits = {name: hits for name, hits in stored.hits.items() if name in kept} | {
+        name: stored_hits(listed) for name, listed in found.items() if listed
     }
     stored.found = sorted(stored.hits)
     stored.purpose_steps = [thinking[name].steps for name in PURPOSES] if thinking else []
     stored.purpose_thinking = [thinking[name].tokens for name in PURPOSES] if thinking else []
-    stored.save()
+    stored.save(
+        update_fields=["fingerprint", "versions", "found", "hits", "purpose_steps", "purpose_thinking"]
+    )
     return True
 
 
-def _view(row: Trajectory) -> ScannedTrajectory:
+def stored_hits(hits: Sequence[Hit]) -> dict[str, Any]:
+    """Return the hits of a scanner as ``Scan.hits`` has them."""
+    return {"count": len(hits), "first": [[hit.step, hit.detail] for hit in hits[:MOST_SHOWN]]}
+
+
+def view(row: Trajectory) -> ScannedTrajectory:
+    """Return a trajectory as scanners read it."""
     is_unknown = reads.environment_of(row.run) != "swe" or (row.run.is_imported and not row.patch)
     return ScannedTrajectory(
         _steps(row.pk), termination=row.termination, patch=None if is_unknown else row.patch
@@ -244,7 +248,7 @@ def _texts(steps: Sequence[ScannedStep], place: str) -> list[tuple[int, str]]:
     return [(step.index, getattr(step, attribute)) for step in steps]
 
 
-def _notify(scanned: Iterable[Trajectory]) -> None:
+def notify(scanned: Iterable[Trajectory]) -> None:
     """Notify the pages that show the hits of these trajectories."""
     by_run: dict[int, list[Trajectory]] = defaultdict(list)
     for row in scanned:

@@ -26,6 +26,7 @@ from engine.types import INFRASTRUCTURE_REASONS, TIME_LIMITS, TerminationReason
 from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.core.services.copying import copy_rows
 from webapp.datasets.models.datasets import Task
+from webapp.rollouts.models.passages import Passage
 from webapp.rollouts.models.scans import Scan
 from webapp.rollouts.models.trajectories import (
     Group,
@@ -46,7 +47,7 @@ Key = tuple[str, int, str, int]
 GroupKey = tuple[str, int, str]
 _SCAN_COLUMNS = (
     "trajectory_id", "run_id", "phase", "iteration", "versions", "fingerprint", "found", "hits",
-    "purpose_steps", "purpose_thinking",
+    "purpose_steps", "purpose_thinking", "is_indexed",
 )  # fmt: skip
 _HELDOUT = "eval:heldout"
 """Phase whose tasks may come from another dataset than the run's (``evaluation.dataset``)."""
@@ -110,7 +111,7 @@ class TrajectoryStore:
         known = [(existing[key], p) for key, p in pending.items() if key in existing]
         replaced = [row.pk for row, p in known if p.started]
         ended = [row.pk for row, p in known if p.finished and row.state == Trajectory.State.FINISHED]
-        _delete([Step, Scan, TokenTrace], replaced)
+        _delete([Step, Scan, Passage, TokenTrace], replaced)
         _delete(_ENDS, [*replaced, *ended])
         known_steps = {key: t.num_steps for key, t in existing.items() if not pending[key].started}
         trajectories = {
@@ -299,12 +300,12 @@ def _write_parts(
 
 
 def _add_scans(ended: list[Trajectory]) -> None:
-    """Add empty scans of trajectories and send the task that fills them."""
+    """Add empty scans of trajectories and send the task that fills them and indexes the texts."""
     ended = [t for t in ended if t.termination != TerminationReason.CANCELLED]
     copy_rows(
         Scan,
         _SCAN_COLUMNS,
-        ((t.pk, t.run_id, t.phase, t.iteration, "{}", "", [], "{}", [], []) for t in ended),
+        ((t.pk, t.run_id, t.phase, t.iteration, "{}", "", [], "{}", [], [], False) for t in ended),
     )
     if ended:
         send_on_commit(TaskName.SCAN)

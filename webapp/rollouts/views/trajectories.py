@@ -1,4 +1,4 @@
-"""Pages of iterations, groups and trajectories, and the trajectory search."""
+"""Pages of iterations, groups and trajectories."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from webapp.rollouts.contexts.run_what_if import build_run_what_if
 from webapp.rollouts.contexts.steps import WINDOW_CHARS, WINDOW_STEPS, plain_part, whole_part, window
 from webapp.rollouts.contexts.token_strips import build_strips
 from webapp.rollouts.contexts.token_trace import build_token_trace, explain_token
-from webapp.rollouts.contexts.trajectories import build_search, build_trajectory
+from webapp.rollouts.contexts.trajectories import build_trajectory
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors import steps as step_reads
 from webapp.rollouts.selectors import trajectories as reads
@@ -246,10 +246,3 @@ def trajectory_compare(request: HttpRequest, person: Person) -> HttpResponse:
         raise Http404("Name two trajectories, as ?left=12&right=15.")
     left, right = (readable_trajectory(person, number or 0) for number in numbers)
     return page(request, person, "rollouts/trajectories/compare.html", build_pair(left, right, params))
-
-
-@viewer
-def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
-    """Render the search over trajectories, with filters."""
-    context = build_search(params_of(request), shows_answer=person.role.sees_answers)
-    return page(request, person, "rollouts/trajectories/search.html", context)

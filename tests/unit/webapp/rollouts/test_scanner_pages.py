@@ -13,7 +13,7 @@ from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import signed_in
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, is_affected
-from webapp.models import AuditEntry, PatternScanner, Run, Trajectory
+from webapp.models import AuditEntry, EnteredScanner, Run, Scan, Trajectory
 from webapp.rollouts.services import annotations as annotation_writes
 from webapp.rollouts.services import scanners, scans
 
@@ -102,7 +102,19 @@ def test_labels_measure_precision_and_recall(yard: Yard) -> None:
     assert (listed["ran_project_tests"]["precision"], listed["ran_project_tests"]["recall"]) == (0.0, None)
     assert listed["gave_up"]["precision"] is None
     page = signed_in(Role.VIEWER).get("/scanners/").content.decode()
-    assert 'title="1 found, 1 missed">50.0' in page
+    assert 'title="1 rollouts found, 1 missed">50.0' in page
+    assert listed["edited_tests"]["step_recall"] == 1.0
+    annotation_writes.add(trajectory=hit, kind="label", text="edited_tests", step_index=2)
+    annotation_writes.add(trajectory=hit, kind="label", text="not ran project tests", step_index=1)
+    listed = {record["name"]: record for record in signed_in(Role.VIEWER).get("/api/v1/scanners").json()}
+    by_steps = [(record["step_precision"], record["step_recall"]) for record in listed.values()]
+    assert [pair for pair in by_steps if pair != (None, None)] == [(0.0, None), (1.0, 0.5)]
+    assert listed["edited_tests"]["recall"] == 0.5, "a labelled step is one rollout"
+    Scan.objects.filter(pk=hit.pk).update(hits={"edited_tests": {"count": 30, "first": [[0, "a"]]}})
+    listed = {record["name"]: record for record in signed_in(Role.VIEWER).get("/api/v1/scanners").json()}
+    assert listed["edited_tests"]["step_recall"] == 1.0, "whether step 2 has a hit is not stored"
+    page = signed_in(Role.VIEWER).get("/scanners/").content.decode()
+    assert 'title="1 steps found, 0 missed">100' in page
 
 
 def test_people_enter_change_and_remove_expressions(yard: Yard) -> None:
@@ -153,16 +165,16 @@ def test_invalid_expressions_are_refused_with_the_reason(monkeypatch: pytest.Mon
     monkeypatch.setattr(scanners, "MOST", 0)
     with pytest.raises(CommandFailedError, match="remove one first"):
         run_command("scanner", "add", "mine", "x")
-    assert not PatternScanner.objects.exists()
+    assert not EnteredScanner.objects.exists()
 
 
 def test_a_name_that_two_people_enter_at_once_is_refused_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def create(**values: object) -> PatternScanner:
-        PatternScanner(**{**values, "pattern": "theirs"}).save()
+    def create(**values: object) -> EnteredScanner:
+        EnteredScanner(**{**values, "pattern": "theirs"}).save()
         return original(**values)
 
-    original = PatternScanner.objects.create
-    monkeypatch.setattr(PatternScanner.objects, "create", create)
+    original = EnteredScanner.objects.create
+    monkeypatch.setattr(EnteredScanner.objects, "create", create)
     good = {"name": "mine", "pattern": "x", "place": "thoughts"}
     refused = signed_in(Role.OPERATOR).post("/scanners/save/", good)
     assert refused.status_code == 422

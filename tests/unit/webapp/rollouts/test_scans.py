@@ -14,9 +14,10 @@ from tests.builders.web.event_builders import Stream, ref
 from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import launched, post, relaunched
 from webapp.ingestion.services.trajectories import import_lines
-from webapp.models import PatternScanner, Run, Scan, Trajectory
+from webapp.models import EnteredScanner, Run, Scan, Trajectory
 from webapp.rollouts.selectors import scans as reads
 from webapp.rollouts.services import scanners, scans
+from webapp.rollouts.services.scans import LOCK
 from workers import app as tasks
 
 pytestmark = pytest.mark.django_db
@@ -56,7 +57,7 @@ def test_ingest_sends_a_task_that_scans_what_ended(
         post(claim, stream)
     [row] = ended(run)
     assert [arguments for arguments in sent if arguments[0] == "trainyard.scan"] == [("trainyard.scan",)]
-    monkeypatch.setattr(scans, "send", lambda *_: None)
+    monkeypatch.setattr(tasks, "send", lambda *_: None)
     tasks.scan()
     scan = Scan.objects.get()
     assert scan.versions == reads.current_versions()
@@ -90,16 +91,16 @@ def test_a_repeated_trajectory_loses_its_hits_until_it_ends_again() -> None:
 def test_tasks_scan_one_batch_each_one_at_a_time(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scans, "BATCH", 3)
     sent: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(scans, "send", lambda *arguments: sent.append(arguments))
+    monkeypatch.setattr(tasks, "send", lambda *arguments: sent.append(arguments))
     ids = [row.pk for row in ended(yard.run)]
     assert len(ids) > 7
     scanned = Scan.objects.exclude(versions={})
     other = connection.copy()
     try:
         with other.cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_lock(%s)", [scans._LOCK])
+            cursor.execute("SELECT pg_advisory_lock(%s)", [LOCK])
             tasks.scan()
-            cursor.execute("SELECT pg_advisory_unlock(%s)", [scans._LOCK])
+            cursor.execute("SELECT pg_advisory_unlock(%s)", [LOCK])
         assert not scanned.exists()
         assert not sent, "the process that scans sends the next task"
     finally:
@@ -127,8 +128,8 @@ def test_a_later_attempt_during_the_scan_is_scanned_again(
         Trajectory.objects.filter(pk=row.pk).update(epoch=row.epoch + 1)
         return read(row)
 
-    read = scans._view
-    monkeypatch.setattr(scans, "_view", view)
+    read = scans.view
+    monkeypatch.setattr(scans, "view", view)
     assert scans.scan(trajectory_ids=[row.pk]) == 0
     assert reads.pending().filter(pk=row.pk).exists()
 
@@ -194,7 +195,7 @@ def test_what_cannot_be_read_stops_no_scanner(
     assert "mine" not in scan.versions
     assert ("edited_tests" in scan.versions) is isinstance(error, HostileInputError)
     assert not reads.pending().filter(pk=row.pk).exists()
-    assert PatternScanner.objects.get().problem == ""
+    assert EnteredScanner.objects.get().problem == ""
 
 
 def test_large_and_odd_steps_are_scanned(yard: Yard) -> None:
@@ -228,8 +229,8 @@ def test_a_trajectory_that_cannot_be_read_does_not_hold_up_the_others(
             raise RecursionError
         return read(row)
 
-    read = scans._view
-    monkeypatch.setattr(scans, "_view", view)
+    read = scans.view
+    monkeypatch.setattr(scans, "view", view)
     assert scans.scan_pending()
     assert not reads.pending().exists()
     assert [scan.pk for scan in Scan.objects.filter(versions={})] == [rows[-1].pk]

@@ -22,10 +22,8 @@ from tests.builders.web.web_builders import hand_over, launched, make_run, make_
 from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
-from webapp.models import Alert, AuditEntry, Dataset, Evaluation, Experiment, Run, TokenBlob, Trajectory
+from webapp.models import Alert, AuditEntry, Dataset, Evaluation, Experiment, Run, TokenBlob
 from webapp.rollouts.contexts.advantage import equation
-from webapp.rollouts.contexts.snippets import snippet, words_pattern
-from webapp.rollouts.selectors.search import Match, TrajectoryFilters, search
 from webapp.runs.selectors import iterations
 from webapp.runs.selectors.run_table import RunFilters, list_runs
 
@@ -238,7 +236,7 @@ def test_run_list_shows_the_newest_heldout_rate_and_sorts_by_it(operator: Client
     assert "95 % interval 31.2 % to 62.5 %, 16 samples of 8 tasks" in page
 
 
-# --- numbers and search ---------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -256,60 +254,6 @@ def test_the_funnel_accounts_for_every_rollout(yard: Yard) -> None:
     assert funnel.infrastructure == 2
     assert funnel.trained == 10
     assert iterations.funnel(yard.run.pk, 99) is None
-
-
-def test_search_matches_words_and_filters(yard: Yard) -> None:
-    def total(**filters: object) -> int:
-        return search(TrajectoryFilters(**filters), before=None).total  # type: ignore[arg-type]
-
-    everything = Trajectory.objects.count()
-    assert total() == everything
-    assert total(q="comparison") == everything - 1, "all but the live rollout"
-    assert total(q="sed") == 1
-    assert total(q='"line 316"', run=yard.run.pk, place="steps") == everything - 1
-    assert total(q="comparison -316") == total(q="nowhere") == total(run=yard.run.pk + 1) == 0
-    assert total(verdict="passed") == Trajectory.objects.filter(verdict="passed").count() > 0
-    assert total(termination="running") == 1
-    assert total(phase="eval") == 2
-    assert total(reward_min=0.5) == Trajectory.objects.filter(reward=1).count()
-    assert total(task=yard.tasks[0].key) == total(task="iterutils-0") > 0
-    result = search(TrajectoryFilters(q="comparison"), before=None, size=3)
-    assert [len(result.rows), len(result.matches)] == [3, 3]
-    assert {tuple(match.index for match in matches) for matches in result.matches.values()} == {(0, 1)}
-    assert result.next_before == result.rows[-1].pk
-    older = search(TrajectoryFilters(q="comparison"), before=result.next_before, size=3)
-    assert older.rows[0].pk < result.rows[-1].pk
-
-
-def test_search_covers_observations_patches_and_statements(yard: Yard, operator: Client) -> None:
-    def parts(q: str, **filters: object) -> set[str]:
-        result = search(TrajectoryFilters(q=q, **filters), before=None)  # type: ignore[arg-type]
-        assert bool(result.matches) == bool(result.total)
-        return {match.part for matches in result.matches.values() for match in matches}
-
-    yard.stream.step(yard.ref(yard.iterations, 0, 0), 1, observation="Traceback: zanzibar is broken")
-    yard.post()
-    assert parts("zanzibar") == set(), "observations have no index"
-    assert parts("zanzibar", run=yard.run.pk) == {"observation"}
-    assert parts("zanzibar -broken", run=yard.run.pk) == set()
-    assert parts("zanzibar or nowhere", task=yard.tasks[0].key) == {"observation"}
-    assert parts("zanzibar", run=yard.run.pk, place="patches") == set()
-    assert parts("AssertionError", place="statements") == {"statement"}
-    assert parts("chunked", place="patches") == {"patch"}
-    Run.objects.filter(pk=yard.run.pk).update(config=yard.run.config | {"policy": {"type": "oracle"}})
-    assert parts("chunked", place="patches") == set(), "an oracle's patch is the answer"
-    page = operator.get("/trajectories/", {"q": "zanzibar", "run": str(yard.run.pk)}).content.decode()
-    assert "<mark>zanzibar</mark>" in page
-    assert "find=zanzibar#step-1" in page
-
-
-def test_snippet_highlights_search_words() -> None:
-    text = "x" * 500 + " an off-by-one error <b> and OFF BY ONE again"
-    excerpt = snippet(Match(part="patch", text=text), words_pattern('"off by one" -rename'))
-    assert [part for part, is_hit in excerpt.parts if is_hit] == ["off-by-one", "OFF BY ONE"]
-    assert excerpt.parts[0] == ("… ", False)
-    assert excerpt.query == "#patch"
-    assert words_pattern("-only") is None
 
 
 def add_token_rollout(yard: Yard, steps: list[int]) -> str:

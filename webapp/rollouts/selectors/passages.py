@@ -1,0 +1,180 @@
+"""Full-text search in the passages of trajectories and in problem statements.
+
+Words are indexed in the background when a rollout has ended (``services.passages``). A text matches if one
+of its passages contains the words: some thousand words of consecutive steps, or of a patch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from django.contrib.postgres.search import SearchQuery
+from django.db import connection, transaction
+from django.db.models import Case, F, Func, Q, QuerySet, TextField, Value, When, Window
+from django.db.models.expressions import Combinable
+from django.db.models.functions import Concat, Left, RowNumber
+
+from webapp.datasets.models.datasets import STATEMENT_WORDS, Task
+from webapp.rollouts.models.passages import Passage
+from webapp.rollouts.models.trajectories import Step, Trajectory
+from webapp.rollouts.selectors.query_words import candidates, has_phrase, wanted_regex, websearch
+
+MOST_PASSAGES = 20_000
+"""Newest matching passages, and matching tasks, that a search considers; the page reports more."""
+MOST_CANDIDATES = 5_000
+"""The same for a phrase, whose words are compared in each passage that contains them."""
+ACTION: Combinable = Case(
+    When(
+        ~Q(tool=""),
+        then=Func(
+            F("arguments"),
+            template="(SELECT string_agg(value, E'\\n') FROM jsonb_each_text(%(expressions)s))",
+            output_field=TextField(),
+        ),
+    ),
+    default=F("response"),
+    output_field=TextField(),
+)
+"""Text of a step's action: its arguments, or the response in which no tool call was found."""
+OBSERVATION: Combinable = Concat("observation", Value("\n"), "error", output_field=TextField())
+_TEXTS: MappingProxyType[str, Combinable] = MappingProxyType({
+    "thoughts": F("thought"), "actions": ACTION, "observations": OBSERVATION,
+})  # fmt: skip
+PLACES = (*_TEXTS, "patches", "statements")
+"""Kinds of text that can be searched."""
+_SHOWN_CHARS = 100_000
+"""Characters of a text in which an excerpt is found."""
+_PER_PLACE = 2
+"""Matching steps of each place that are shown for a trajectory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Match:
+    """A text that contains the words."""
+
+    place: str
+    """One of ``PLACES``."""
+    text: str
+    index: int | None = None
+    """Index of the step; None for patches and statements."""
+    action: str = ""
+    """Kind of the step's action."""
+
+
+Found = tuple[int, str, int, int | None, int | None]
+"""Trajectory, place, number, first and last step of a passage."""
+
+
+class TextSearch:
+    """Texts that contain the words of a query.
+
+    Args:
+        q: the query.
+        place: one of ``PLACES``; empty for all.
+        rows: trajectories whose texts are searched; None for all.
+        hidden_runs: runs whose rollouts are not searched.
+    """
+
+    def __init__(
+        self, q: str, place: str, rows: QuerySet[Trajectory] | None, *, hidden_runs: Sequence[int]
+    ) -> None:
+        self._q = q
+        self._tasks = Task.objects.none()
+        self._found: list[Found] = []
+        self.capped = False
+        """Whether older texts match that were not considered."""
+        if not websearch(q):
+            return
+        if place in ("", "statements"):
+            self._tasks = Task.objects.annotate(document=STATEMENT_WORDS).filter(
+                document=SearchQuery(websearch(q), config="simple", search_type="websearch")
+            )
+        if place != "statements":
+            self._found, self.capped = _passages(q, place, rows, hidden_runs)
+
+    def condition(self) -> Q:
+        """Return the condition of matching trajectories."""
+        ids = list(self._tasks.order_by("-pk").values_list("pk", flat=True)[: MOST_PASSAGES + 1])
+        self.capped |= len(ids) > MOST_PASSAGES
+        self._tasks = Task.objects.filter(pk__in=ids)
+        return Q(pk__in={pk for pk, *_ in self._found}) | Q(task__in=ids)
+
+    def matches(self, rows: Sequence[Trajectory]) -> dict[int, list[Match]]:
+        """Return the first texts of each trajectory, by its id."""
+        matches: dict[int, list[Match]] = {row.pk: [] for row in rows}
+        parts: dict[str, dict[int, tuple[int | None, int | None]]] = {}
+        for pk, place, _, first, last in self._found:
+            if pk in matches:
+                parts.setdefault(place, {}).setdefault(pk, (first, last))
+        for place in _TEXTS:
+            for pk, match in self._in_steps(place, parts.get(place, {})):
+                matches[pk].append(match)
+        patches = Trajectory.objects.filter(pk__in=parts.get("patches", ()))
+        for pk, text in patches.values_list("pk", Left("patch", _SHOWN_CHARS)):
+            matches[pk].append(Match(place="patches", text=text))
+        tasks = self._tasks.filter(pk__in={row.task_id for row in rows if row.task_id})
+        statements = dict(tasks.values_list("pk", Left("problem_statement", _SHOWN_CHARS)))
+        for row in rows:
+            if row.task_id in statements:
+                matches[row.pk].append(Match(place="statements", text=statements[row.task_id]))
+        return {pk: texts for pk, texts in matches.items() if texts}
+
+    def _in_steps(
+        self, place: str, ranges: dict[int, tuple[int | None, int | None]]
+    ) -> Iterator[tuple[int, Match]]:
+        """Yield the first steps with a wanted word in the first passage of each trajectory."""
+        if not ranges:
+            return
+        within = Q()
+        for pk, span in ranges.items():
+            within |= Q(trajectory_id=pk, index__range=span)
+        order = Window(RowNumber(), partition_by="trajectory_id", order_by="index")
+        steps = (
+            Step.objects.annotate(text=_TEXTS[place])
+            .filter(within, text__iregex=wanted_regex(self._q))
+            .annotate(order=order)
+            .filter(order__lte=_PER_PLACE)
+            .annotate(head=Left("text", _SHOWN_CHARS))
+            .order_by("trajectory_id", "index")
+        )
+        for pk, index, action, text in steps.values_list("trajectory_id", "index", "action", "head"):
+            yield pk, Match(place=place, text=text, index=index, action=action)
+
+
+def _passages(
+    q: str, place: str, rows: QuerySet[Trajectory] | None, hidden_runs: Sequence[int]
+) -> tuple[list[Found], bool]:
+    """Return the newest matching passages, and whether there are more."""
+    loose = SearchQuery(candidates(q), config="simple", search_type="websearch")
+    passages = Passage.objects.filter(words=loose).order_by("-trajectory_id", "place", "number")
+    if place:
+        passages = passages.filter(place=place)
+    if rows is not None:
+        passages = passages.filter(trajectory__in=rows.values("pk"))
+    if hidden_runs:
+        passages = passages.exclude(trajectory__run__in=hidden_runs)
+    most = MOST_CANDIDATES if has_phrase(q) else MOST_PASSAGES
+    with transaction.atomic(), connection.cursor() as cursor:
+        # The planner takes reading and comparing a vector of 14 kB for as cheap as a number: without this
+        # it compares those of the whole table with a frequent word.
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
+        columns = ("trajectory_id", "place", "number", "first_step", "last_step")
+        found = list(passages.values_list(*columns)[: most + 1])
+        cursor.execute("RESET enable_seqscan; RESET enable_indexscan")
+    capped = len(found) > most
+    if has_phrase(q):
+        keys = [list(column) for column in zip(*(row[:3] for row in found), strict=True)] or [[], [], []]
+        with connection.cursor() as cursor:
+            # IS TRUE keeps the comparison out of the index, which would compare all passages.
+            cursor.execute(
+                "SELECT p.trajectory_id, place, number"
+                " FROM unnest(%s::bigint[], %s::text[], %s::int[]) AS k(trajectory_id, place, number)"
+                " JOIN webapp_passage p USING (trajectory_id, place, number)"
+                " WHERE (p.words @@ websearch_to_tsquery('simple', %s)) IS TRUE",
+                [*keys, websearch(q)],
+            )
+            exact = set(cursor.fetchall())
+        found = [row for row in found if row[:3] in exact]
+    return found, capped
