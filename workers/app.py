@@ -21,6 +21,7 @@ from webapp.core.dispatch import TaskName, send  # noqa: E402
 from webapp.datasets.services import datasets  # noqa: E402
 from webapp.notifications.services import delivery  # noqa: E402
 from webapp.rollouts.services import hacking, passages, scans  # noqa: E402
+from webapp.runs.services import deletion  # noqa: E402
 from workers import judging, lifecycle, reaper, reconciler  # noqa: E402
 
 RECONCILE_EVERY_S = 3.0
@@ -116,3 +117,9 @@ def notify() -> None:
 def watch(run_id: int) -> None:
     """Raise alerts about counters of reward hacking that rise with the reward."""
     hacking.watch(run_id=run_id)
+
+
+@app.task(name=TaskName.DELETE_RUN.value)
+def delete_run(run_id: int) -> None:
+    """Delete rows of an archived run for a few seconds, and send the task again if there are more."""
+    deletion.sweep(run_id=run_id)

@@ -32,6 +32,7 @@ class TaskName(StrEnum):
     SCAN = "trainyard.scan"
     WATCH = "trainyard.watch"
     NOTIFY = "trainyard.notify"
+    DELETE_RUN = "trainyard.delete_run"
 
 
 _PRIORITIES = {TaskName.NOTIFY: 6, TaskName.SCAN: 9, TaskName.WATCH: 9}

@@ -34,7 +34,7 @@ COMMANDS = {
         "launch", "list", "stop", "token", "pause", "resume", "clone", "edit", "log", "compare", "timeline",
         "what-if", "export", "regrade", "flips", "tasks", "behaviours", "system", "files", "view list",
         "view save", "view remove", "checkpoints", "recipe list", "recipe save", "recipe remove", "steps",
-        "task",
+        "task", "delete",
     )),
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty", "disk",

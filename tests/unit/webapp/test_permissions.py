@@ -24,7 +24,8 @@ pytestmark = pytest.mark.django_db
 PUBLIC = {"login", "logout", "healthz", "outage-banner"}
 OPERATORS = {
     "run-new", "run-start", "run-stop", "run-pause", "run-resume", "run-archive", "run-restore",
-    "run-acknowledge", "run-checkpoint", "run-edit", "evaluation-submission", "evaluation-submission-zip",
+    "run-acknowledge", "run-delete", "run-checkpoint", "run-edit",
+    "evaluation-submission", "evaluation-submission-zip",
     "alert-acknowledge", "trajectory-test-log", "sandbox-reap", "endpoint-list", "import-list", "import-new",
     "dataset-validate", "dataset-harden", "task-quarantine", "run-selected", "experiment-new",
     "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
@@ -43,6 +44,7 @@ API_OPERATORS = {
             "start", "stop", "token", "pause", "resume", "clone", "edit", "archive", "restore", "acknowledge",
         )
     ),
+    "DELETE /runs/{int:run_id}",
     "GET /runs/{int:run_id}/checkpoints/{int:iteration}", "GET /runs/{int:run_id}/log",
     "GET /runs/{int:run_id}/files", "GET /runs/{int:run_id}/files/{path:name}", "POST /pool/reap",
     "POST /alerts/{int:alert_id}/acknowledge", "POST /imports", "GET /datasets/{name}/export",

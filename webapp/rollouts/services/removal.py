@@ -1,7 +1,7 @@
-"""SQL deletion of rows that a new attempt will produce again; the ORM would load every step first.
+"""SQL deletion of a run's rows; the ORM would load every step first.
 
-An attempt repeats everything after its checkpoint. In runs that keep finished rollouts, it repeats only
-unfinished ones.
+A new attempt repeats everything after its checkpoint, or only unfinished rollouts in runs that keep finished
+ones: these rows are deleted before it produces them again.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from django.db import connection, transaction
 from webapp.rollouts.models.trajectories import Group, TokenTrace, Trajectory
 from webapp.rollouts.services.store import refresh_groups
 from webapp.runs.models.alerts import Alert
+from webapp.runs.models.events import Event
 from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
 
+PART_TRAJECTORIES, PART_EVENTS = 200, 10_000
+"""Rows that one call of ``remove_part`` deletes; the run is locked for some tenths of a second."""
 _PARTS = tuple(part.related_model._meta.db_table for part in Trajectory._meta.related_objects)
 """Tables that reference a trajectory by ``trajectory_id``."""
 
@@ -46,6 +49,17 @@ def remove_unfinished(*, run_id: int, iteration: int) -> None:
     """Delete unfinished trajectories, and alerts from ``iteration`` on, which are raised again."""
     Alert.objects.filter(run_id=run_id, iteration__gte=iteration).delete()
     _remove_unfinished(run_id)
+
+
+def remove_part(*, run_id: int) -> bool:
+    """Delete some trajectories with their rows, or some events; return whether there were any."""
+    rows = Trajectory.objects.filter(run_id=run_id).order_by("-pk")
+    if ids := list(rows.values_list("pk", flat=True)[:PART_TRAJECTORIES]):
+        _remove_trajectories("id = ANY(%s)", [ids])
+        return True
+    events = Event.objects.filter(run_id=run_id)
+    first = events.order_by("seq").values_list("seq", flat=True).first()
+    return first is not None and bool(events.filter(seq__lt=first + PART_EVENTS)._raw_delete(events.db))
 
 
 def _remove_unfinished(run_id: int) -> None:

@@ -20,7 +20,7 @@ from webapp.runs.selectors import engines as engine_reads
 from webapp.runs.selectors import iterations as iteration_reads
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.run_table import RunFilters, RunGroup
-from webapp.runs.services import attempts
+from webapp.runs.services import attempts, deletion
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.edits import version_of
 
@@ -263,6 +263,13 @@ def get_run(request: HttpRequest, run_id: int) -> Run:
     run.condition = run_reads.condition_of(run)  # type: ignore[attr-defined]
     run.launcher = run.launcher_backend  # type: ignore[attr-defined]
     return run
+
+
+@router.delete("/runs/{int:run_id}", auth=operator, response={202: None})
+def delete_run(request: HttpRequest, run_id: int) -> tuple[int, None]:
+    """Begin to delete an archived run with its rollouts; its files remain."""
+    deletion.request(run=find_to_change(request, run_id), actor=caller(request))
+    return 202, None
 
 
 class ReplicaOut(Schema):

@@ -1,4 +1,4 @@
-"""Commands that list, control and edit runs: ``run list|stop|pause|resume|edit|log|timeline``."""
+"""Commands that list, control and edit runs: ``run list|stop|pause|resume|edit|delete|log|timeline``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from webapp.runs.selectors.checkpoints import find_known
 from webapp.runs.selectors.logs import log_tail
 from webapp.runs.selectors.run_table import GROUPS, RunFilters, RunGroup, is_group
 from webapp.runs.selectors.timelines import list_timelines
-from webapp.runs.services import attempts, edits, runs
+from webapp.runs.services import attempts, deletion, edits, runs
 
 app = command_group()
 
@@ -200,6 +200,17 @@ def checkpoints(
         return
     for checkpoint in known:
         print(visible_line(f"{checkpoint.reference} · {describe_checkpoint(checkpoint)}"))
+
+
+@app.command()
+def delete(run_id: RunId, as_json: AsJson = False) -> None:
+    """Begin to delete an archived run with its rollouts; a worker does it. Its files remain."""
+    run = find_run(run_id)
+    deletion.request(run=run)
+    if as_json:
+        print_json(run_record(run))
+    else:
+        print(f"run {run.pk} is being deleted")
 
 
 @app.command()

@@ -37,7 +37,7 @@ from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import find_checkpoint
 from webapp.runs.selectors.files import open_file
 from webapp.runs.selectors.run_views import default_view
-from webapp.runs.services import batches
+from webapp.runs.services import batches, deletion
 from webapp.runs.services import edits as run_edits
 from webapp.runs.services import run_views as view_writes
 from webapp.runs.services import runs as run_writes
@@ -54,6 +54,7 @@ ACTIONS: dict[str, Callable[..., None]] = {
     "archive": run_edits.archive,
     "restore": run_edits.restore,
     "acknowledge": run_edits.acknowledge,
+    "delete": deletion.request,
 }
 
 
@@ -177,13 +178,17 @@ def run_detail(request: HttpRequest, person: Person, run_id: int) -> HttpRespons
 @operator
 @require_POST
 def run_action(request: HttpRequest, person: Person, run_id: int, action: str) -> HttpResponseRedirect:
-    """Start, stop, pause, resume, archive, restore or acknowledge a run."""
+    """Start, stop, pause, resume, archive, restore, acknowledge or delete a run."""
     run = run_to_change(run_id, person)
     user: User = person.user
     try:
         ACTIONS[action](run=run, actor=user)
     except (ConfigError, IllegalTransitionError) as error:
         messages.error(request, f"Nothing was changed: {error}")
+    else:
+        if action == "delete":
+            messages.success(request, f"Run {run_id} is being deleted.")
+            return redirect("run-list")
     return _back(request, run_id)
 
 
