@@ -17,6 +17,8 @@ _MAX_LOG_BYTES = 64 << 20
 _PACKED = "whole_test_log"
 _HAS_PACKED = re.compile(rb'"%b"\s*:\s*"[^"]|\\u00[2-7]' % _PACKED.encode())
 """A packed log, or an escaped ASCII character, which is rare and may hide the field."""
+_PACKED_MARKS = (_PACKED.encode(), rb"\u00")
+"""Texts without which ``_HAS_PACKED`` does not match; it begins without fixed letters, so it is slow."""
 _TOKENS = re.compile(
     rb'"tokens":(?:"%b[A-Za-z0-9+/]*=*"|\{"ids":\[[-0-9,]*\](?:,"[a-z]+":\[[-+.0-9eE,]*\])*\})'
     % base64.b64encode(MAGIC[:3])
@@ -52,7 +54,8 @@ def redact_line(line: bytes, redactor: Redactor, *, logs: LogBudget | None = Non
         ValueError: a suspicious line is not JSON, or nested too deeply.
     """
     texts, tokens = _without_tokens(line)
-    if not _HAS_PACKED.search(texts) and not redactor.is_suspect(texts.decode(errors="replace")):
+    may_be_packed = any(mark in texts for mark in _PACKED_MARKS) and _HAS_PACKED.search(texts)
+    if not may_be_packed and not redactor.is_suspect(texts.decode(errors="replace")):
         return line
     try:
         event = _redacted(json.loads(texts), redactor, logs)
