@@ -386,7 +386,8 @@ def list_tasks(
 ) -> dict[str, Any]:
     """List the tasks of a dataset in its order."""
     wanted = reads.TaskFilters(**filters.dict())
-    tasks = reads.list_tasks(find(name), wanted, number=page, size=max(1, min(size, 200)))
+    size = max(1, min(size, 200))
+    tasks = reads.list_tasks(find(name), wanted, number=page, size=size, with_statements=True)
     return {"total": tasks.total, "items": list(tasks.rows)}
 
 

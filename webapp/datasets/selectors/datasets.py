@@ -80,14 +80,18 @@ class TaskFilters:
         return self.rate_min is not None or self.rate_max is not None
 
 
-def list_tasks(dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50) -> Page[Task]:
-    """Return tasks, each with its newest valid validation."""
+def list_tasks(
+    dataset: Dataset, filters: TaskFilters, *, number: int, size: int = 50, with_statements: bool = False
+) -> Page[Task]:
+    """Return tasks, each with its newest valid validation; statements are read only ``with_statements``."""
     # The first query selects keys from narrow indexes; the second one loads only the rows of the page.
     order = [F("strength").asc(nulls_last=True)] if filters.order == "weakest" else []
     page = paginate(
         _narrowed(dataset, filters).only("pk").order_by(*order, "position", "id"), number=number, size=size
     )
-    tasks = Task.objects.select_related("validation").defer("problem_statement")
+    tasks = Task.objects.select_related("validation")
+    if not with_statements:
+        tasks = tasks.defer("problem_statement")
     shown = tasks.in_bulk([task.pk for task in page.rows])
     return map_page(page, lambda task: shown[task.pk])
 

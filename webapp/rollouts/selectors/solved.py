@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from django.db.models import Min, QuerySet, Sum
+from django.db.models import F, Min, QuerySet, Sum
 
 from engine.types import Verdict
 from webapp.rollouts.models.trajectories import Group, Trajectory
@@ -58,19 +58,27 @@ def first_rollouts(
 
     Keys are the task, the run, and whether it passed.
     """
-    graded = Trajectory.objects.filter(run_id__in=run_ids, task_key__in=task_keys, reward__isnull=False)
+    groups = Group.objects.filter(run_id__in=run_ids, task_key__in=task_keys, num_graded__gt=0)
     if phase:
-        graded = graded.filter(phase=phase)
-    passed = graded.filter(verdict=Verdict.PASSED)
-    failed = graded.exclude(verdict__in=["", Verdict.PASSED])
+        groups = groups.filter(phase=phase)
+    graded = Trajectory.objects.filter(reward__isnull=False)
+    # The first groups come from the small table: a run may have a hundred thousand rollouts.
+    passed = graded.filter(verdict=Verdict.PASSED, group__in=_firsts(groups.filter(num_solved__gt=0)))
+    failed = graded.exclude(verdict__in=["", Verdict.PASSED]).filter(
+        group__in=_firsts(groups.filter(num_solved__lt=F("num_graded")))
+    )
     first = {
         pk: (task_key, run_id, is_passed)
         for is_passed, rows in ((True, passed), (False, failed))
-        for task_key, run_id, pk in _firsts(rows)
+        for task_key, run_id, pk in rows.order_by()
+        .values_list("task_key", "run_id")
+        .annotate(first=Min("pk"))
     }
     keys = Trajectory.objects.only("run_id", "phase", "iteration", "task_key", "index").in_bulk(list(first))
     return {first[pk]: row for pk, row in keys.items()}
 
 
-def _firsts(rows: QuerySet[Trajectory]) -> QuerySet[Trajectory, tuple[str, int, int]]:
-    return rows.order_by().values_list("task_key", "run_id").annotate(first=Min("pk"))
+def _firsts(groups: QuerySet[Group]) -> list[int]:
+    """Return the first group of each task in each run."""
+    rows = groups.order_by().values_list("task_key", "run_id").annotate(first=Min("pk"))
+    return [first for _, _, first in rows]
