@@ -111,7 +111,7 @@ format: $(DEV_STAMP)
 	$(BIN)/djlint templates --reformat --quiet
 
 bench: $(DEV_STAMP) system ## measure; tables and bench/results/*.json
-	@for name in $$(cd bench && grep -l '"__main__"' *.py | grep -v -e ^gpu -e _offline | sed 's/\.py$$//') live; do \
+	@for name in $$(cd bench && grep -l '"__main__"' *.py | grep -v -e ^gpu -e _offline | sed 's/\.py$$//') live web; do \
 		echo "== $$name"; $(BIN)/python -m bench.$$name $(if $(QUICK),--quick) || exit 1; done
 
 # With PYTHON=… on the command line or in the environment that Python is used as it is, and nothing is installed.

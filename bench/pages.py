@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 
 from bench.harness import store
-from bench.ingest import cpu_seconds, web_server
+from bench.web.server import cpu_seconds, session_of, use_database, web_server
 
 BATCH = 2_000
 READY = """(selector) => {
@@ -80,19 +80,6 @@ def fill(*, iterations: int, steps: int) -> dict[str, tuple[str, str]]:
         "trajectory, 500 steps, last": (f"{base}/50/#step-{steps - 1}", f"#step-{steps - 1} pre"),
         "trajectory, large edit": (f"{base}/51/", "#step-0 .diff .line"),
     }
-
-
-def session_of(name: str, role: str = "operator") -> str:
-    """Return the session cookie of a new user."""
-    from django.conf import settings
-    from django.test import Client
-
-    from tests.builders.web.web_builders import make_user
-    from webapp.core.permissions import Role
-
-    client = Client()
-    client.force_login(make_user(name, Role(role)))
-    return f"{settings.SESSION_COOKIE_NAME}={client.cookies[settings.SESSION_COOKIE_NAME].value}"
 
 
 def measure(client: httpx.Client, address: str, repeats: int, pid: int) -> dict[str, float]:
@@ -170,14 +157,9 @@ def main() -> None:
         web_server(Path(folder)) as started,
     ):
         url, environment, pids = started
-        os.environ |= environment | {
-            "DJANGO_SETTINGS_MODULE": "webapp.settings",
-            "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
-        }
-        import django
+        use_database(environment)
         from django.db import connections
 
-        django.setup()
         began = time.perf_counter()
         pages = fill(iterations=200 if options.quick else 2_000, steps=50 if options.quick else 500)
         print(f"filled in {time.perf_counter() - began:.0f} s")

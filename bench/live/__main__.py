@@ -9,6 +9,7 @@ stage (``stages``), renderings of live pages with their CPU time, and the CPU ti
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
@@ -16,18 +17,28 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.harness import store
-from bench.ingest import claim_runs, cpu_seconds, web_server
-from bench.live.plan import NUM_TABS, PERIOD_S, tabs
+from bench.live.plan import NUM_TABS, PERIOD_S
 from bench.live.stages import Log, stages
-from bench.pages import session_of
+from bench.web.server import claim_runs, cpu_seconds, session_of, use_database, web_server, worker
 
 HEAD_START_S = 10.0
 """Time for the processes of a round to start before its first event."""
 PROJECT = Path(__file__).resolve().parent.parent.parent
+
+
+@contextlib.contextmanager
+def traced_server(home: Path) -> Iterator[tuple[str, dict[str, str], dict[str, int]]]:
+    """Start a web server that logs renderings, as ``web_server``, and use its databases."""
+    os.environ["BENCH_LIVE_LOG"] = str(home / "renderings")
+    (home / "renderings").touch()
+    with web_server(home, "bench.live.traced:application") as started:
+        use_database(started[1])
+        yield started
 
 
 def start(module: str, settings: dict[str, Any], environment: dict[str, str]) -> subprocess.Popen[bytes]:
@@ -41,13 +52,12 @@ def play(
     settings: dict[str, Any],
     environment: dict[str, str],
     pids: dict[str, int],
-    *,
-    open_tabs: bool,
 ) -> Log:
     """Play a run, with or without tabs, and return the measurements of this round."""
+    open_tabs = settings["tabs"] > 0
     settings |= {"start": time.time() + HEAD_START_S}
     logs = {name: str(folder / f"{name}-{settings['run']}.json") for name in ("player", "clients")}
-    trace = folder / "renderings"
+    trace = Path(os.environ["BENCH_LIVE_LOG"])
     offset = trace.stat().st_size
     player = start("player", settings | {"log": logs["player"]}, environment)
     clients = start("clients", settings | {"log": logs["clients"]}, environment) if open_tabs else None
@@ -67,7 +77,7 @@ def play(
         watched += json.loads(Path(logs["clients"]).read_text())
     renderings = [json.loads(line) for line in trace.read_bytes()[offset:].splitlines()]
     results = {
-        "tabs": NUM_TABS if open_tabs else 0,
+        "tabs": settings["tabs"],
         "load_average": round(load, 1),
         "seconds": round(time.monotonic() - began, 1),
         "events": len(played["events"]),
@@ -99,43 +109,29 @@ def by_page(renderings: list[Log]) -> Log:
     }
 
 
-def measure(*, iterations: int, rounds: int) -> list[Log]:
-    """Start the services and measure alternately without and with tabs."""
-    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
-        folder = Path(name)
-        (folder / "renderings").touch()
-        os.environ["BENCH_LIVE_LOG"] = str(folder / "renderings")
-        with web_server(folder, "bench.live.traced:application") as (url, environment, pids):
-            celery = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--concurrency", "2"]
-            worker = subprocess.Popen(
-                [*celery, "--loglevel", "ERROR"], env=environment, cwd=PROJECT, start_new_session=True
-            )
-            try:
-                runs = claim_runs(environment, 2 * rounds)
-                os.environ |= environment | {
-                    "DJANGO_SETTINGS_MODULE": "webapp.settings",
-                    "DJANGO_ALLOW_ASYNC_UNSAFE": "1",
-                }
-                import django
-
-                django.setup()
-                roles = {tab.role for tab in tabs()}
-                cookies = {role: session_of(f"bench-{role}", role) for role in sorted(roles)}
-                settings = {
-                    "base": url, "cookies": cookies, "iterations": iterations, "period_s": PERIOD_S,
-                    "browsers": 3,
-                }  # fmt: skip
-                logs = []
-                for number, (run, token) in enumerate(runs):
-                    target = {
-                        "run": run, "token": token, "url": f"{url}/api/v1/runs/{run}/events",
-                        "folder": str(folder / f"run-{run}"),
-                    }  # fmt: skip
-                    logs.append(play(folder, settings | target, environment, pids, open_tabs=number % 2 == 1))
-                    print(json.dumps(logs[-1]), flush=True)
-            finally:
-                worker.terminate()
-                worker.wait()
+def measure(
+    home: Path,
+    url: str,
+    environment: dict[str, str],
+    pids: dict[str, int],
+    *,
+    iterations: int,
+    rounds: Sequence[int],
+) -> list[Log]:
+    """Measure rounds on a server of ``bench.live.traced``, each with a number of tabs or none."""
+    claimed = claim_runs(len(rounds))
+    cookies = {role: session_of(f"bench-{role}", role) for role in ("operator", "viewer")}
+    logs = []
+    with worker(environment):
+        for (run, token), num_tabs in zip(claimed, rounds, strict=True):
+            settings = {
+                "base": url, "cookies": cookies, "iterations": iterations, "period_s": PERIOD_S,
+                "browsers": 3, "tabs": num_tabs,
+                "run": run, "token": token, "url": f"{url}/api/v1/runs/{run}/events",
+                "folder": str(home / f"run-{run}"),
+            }  # fmt: skip
+            logs.append(play(home, settings, environment, pids))
+            print(json.dumps(logs[-1]), flush=True)
     return logs
 
 
@@ -144,7 +140,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round of two iterations")
     quick = parser.parse_args().quick
-    results = measure(iterations=2 if quick else 3, rounds=1 if quick else 2)
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as name:
+        home = Path(name)
+        with traced_server(home) as (url, environment, pids):
+            rounds = (0, NUM_TABS) * (1 if quick else 2)
+            results = measure(home, url, environment, pids, iterations=2 if quick else 3, rounds=rounds)
     store("live", {"cores": os.cpu_count(), "rounds": results}, quick=quick)
 
 

@@ -28,7 +28,7 @@ def watch(settings: dict[str, Any]) -> list[dict[str, Any]]:
             executable_path=os.environ.get("CHROMIUM", "/usr/bin/chromium"),
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
         )
-        opened = tabs()[: settings["browsers"]]
+        opened = tabs(settings["tabs"])[: settings["browsers"]]
         logs: list[dict[str, Any]] = [{"tab": number, "frames": []} for number in range(len(opened))]
         pages = [_page(browser, settings, tab) for tab in opened]
         for iteration in range(settings["iterations"]):

@@ -88,9 +88,8 @@ class Client:
 
 async def stay_open(settings: dict[str, Any]) -> list[dict[str, Any]]:
     """Keep all tabs except those of Chromium open; return their logs."""
-    clients = [
-        Client(number, tab, settings) for number, tab in enumerate(tabs()) if number >= settings["browsers"]
-    ]
+    opened = enumerate(tabs(settings["tabs"]))
+    clients = [Client(number, tab, settings) for number, tab in opened if number >= settings["browsers"]]
     async with httpx.AsyncClient(base_url=settings["base"], timeout=60) as http:
         await asyncio.gather(*(client.stay(http) for client in clients))
     return [client.log for client in clients]

@@ -70,17 +70,18 @@ def task_key(iteration: int, group: int) -> str:
     return f"{iteration:08x}{group:08x}"
 
 
-def tabs() -> list[Tab]:
-    """Return the tabs, the first three of which are opened in Chromium."""
+def tabs(count: int) -> list[Tab]:
+    """Return a number of tabs (a multiple of ``NUM_TABS``), the first three of which Chromium opens."""
+    times = count // NUM_TABS
     roles = ("operator", "viewer")
     pages = [("run", "", 14), ("run", "?tab=trajectories", 5), ("run", "?tab=groups", 4), ("overview", "", 3)]
     pages += [("runs", "", 3), ("iteration", "", 7)]
     plan = [Tab("run", "operator"), Tab("group", "operator"), Tab("trajectory", "operator")]
-    for page, query, count in pages:
-        plan += [Tab(page, roles[number % 2], query) for number in range(count)]
-    plan += [Tab("group", roles[number % 2], group=number) for number in range(3)]
-    rest = NUM_TABS - len(plan)
-    return plan + [Tab("trajectory", roles[n % 2], group=n % GROUPS, index=n // GROUPS) for n in range(rest)]
+    for page, query, number in pages:
+        plan += [Tab(page, roles[n % 2], query) for n in range(number * times)]
+    plan += [Tab("group", roles[n % 2], group=n % GROUPS) for n in range(3 * times)]
+    rest = range(count - len(plan))
+    return plan + [Tab("trajectory", roles[n % 2], group=n % GROUPS, index=n // GROUPS % SIZE) for n in rest]
 
 
 def schedule(iterations: int, *, seed: int = 0, period_s: float = PERIOD_S) -> list[Planned]:

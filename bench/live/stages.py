@@ -40,8 +40,9 @@ def stages(played: Log, logs: Iterable[Log], renderings: Iterable[Log], settings
         rendered[_key(*entry["key"])].append((entry["seq"], entry["ended"]))
     latencies: dict[str, list[float]] = defaultdict(list)
     missed = 0
+    opened = tabs(settings["tabs"])
     for log in logs:
-        tab = tabs()[log["tab"]]
+        tab = opened[log["tab"]]
         for event, iteration in _shown(played["events"], tab, settings):
             frame = _first(log["frames"], event["seq"], iteration if tab.target(0) else None)
             if frame is None:

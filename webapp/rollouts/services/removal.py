@@ -55,7 +55,10 @@ def remove_part(*, run_id: int) -> bool:
     """Delete some trajectories with their rows, or some events; return whether there were any."""
     rows = Trajectory.objects.filter(run_id=run_id).order_by("-pk")
     if ids := list(rows.values_list("pk", flat=True)[:PART_TRAJECTORIES]):
-        _remove_trajectories("id = ANY(%s)", [ids])
+        with connection.cursor() as cursor:
+            for table in _PARTS:
+                cursor.execute(f"DELETE FROM {table} WHERE trajectory_id = ANY(%s)", [ids])  # noqa: S608
+            cursor.execute("DELETE FROM webapp_trajectory WHERE id = ANY(%s)", [ids])
         return True
     events = Event.objects.filter(run_id=run_id)
     first = events.order_by("seq").values_list("seq", flat=True).first()

@@ -1,0 +1,1 @@
+"""The web application over a large database: parts of ``bench.web``."""
