@@ -51,8 +51,15 @@ def remove_unfinished(*, run_id: int, iteration: int) -> None:
     _remove_unfinished(run_id)
 
 
+@transaction.atomic
 def remove_part(*, run_id: int) -> bool:
-    """Delete some trajectories with their rows, or some events; return whether there were any."""
+    """Delete some trajectories with their rows, or some events; return whether there were any.
+
+    A crash of the database may bring back what was deleted last.
+    """
+    with connection.cursor() as cursor:
+        # Commits need not wait for the disk: rows that come back are deleted again.
+        cursor.execute("SET LOCAL synchronous_commit = off")
     rows = Trajectory.objects.filter(run_id=run_id).order_by("-pk")
     if ids := list(rows.values_list("pk", flat=True)[:PART_TRAJECTORIES]):
         with connection.cursor() as cursor:
