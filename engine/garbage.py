@@ -1,4 +1,4 @@
-"""Rare full garbage collections, to keep event-loop latency low with thousands of rollouts."""
+"""Rare full garbage collections, to keep event-loop latency low and ingest fast."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from bench.web.stream import GROUPS, SIZE, RunPlan, batches, events
 
 LARGE, REMOVED = "large", "removed"
 """Names of the largest run and of the run that is deleted."""
-_AT_ONCE = 2
+_AT_ONCE = 4
 """Runs that post at the same time."""
 
 
@@ -34,7 +34,7 @@ def plans(trajectories: int, tasks: int) -> list[RunPlan]:
 
 
 def fill(url: str, state: Path, *, trajectories: int, tasks: int) -> float:
-    """Store the dataset and all runs; return the steps posted per second, 0 where nothing was missing.
+    """Store the dataset and all runs; return the events posted per second, 0 where nothing was missing.
 
     Args:
         url: the web server.
@@ -58,13 +58,14 @@ def fill(url: str, state: Path, *, trajectories: int, tasks: int) -> float:
     open_ = [
         plan for plan in wanted if not Run.objects.filter(pk=known[plan.name][0], state="succeeded").exists()
     ]
-    posted = [0]
+    posted: list[int] = []
     began = time.perf_counter()
 
     def work(pending: Iterator[RunPlan]) -> None:
         for plan in pending:
             number, token = known[plan.name]
-            posted[0] += post_all(url, (number, token), batches(islice(events(plan), stored[number], None)))
+            lines = islice(events(plan), stored[number], None)
+            posted.append(post_all(url, (number, token), batches(lines)))
             print(f"  {plan.name} posted after {time.perf_counter() - began:.0f} s", flush=True)
 
     pending = iter(open_)
@@ -73,7 +74,7 @@ def fill(url: str, state: Path, *, trajectories: int, tasks: int) -> float:
         thread.start()
     for thread in threads:
         thread.join()
-    return posted[0] / (time.perf_counter() - began) if posted[0] else 0.0
+    return sum(posted) / (time.perf_counter() - began)
 
 
 def post_all(url: str, run: tuple[int, str], bodies: Iterator[bytes] | list[bytes]) -> int:
