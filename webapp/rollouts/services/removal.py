@@ -15,6 +15,7 @@ from webapp.rollouts.services.store import refresh_groups
 from webapp.runs.models.alerts import Alert
 from webapp.runs.models.events import Event
 from webapp.runs.models.iterations import Checkpoint, Evaluation, Iteration
+from webapp.runs.models.runs import Run
 
 PART_TRAJECTORIES, PART_EVENTS = 200, 10_000
 """Rows that one call of ``remove_part`` deletes; the run is locked for some tenths of a second."""
@@ -67,9 +68,13 @@ def remove_part(*, run_id: int) -> bool:
                 cursor.execute(f"DELETE FROM {table} WHERE trajectory_id = ANY(%s)", [ids])  # noqa: S608
             cursor.execute("DELETE FROM webapp_trajectory WHERE id = ANY(%s)", [ids])
         return True
-    events = Event.objects.filter(run_id=run_id)
-    first = events.order_by("seq").values_list("seq", flat=True).first()
-    return first is not None and bool(events.filter(seq__lt=first + PART_EVENTS)._raw_delete(events.db))
+    # From ``last_seq`` down: a search for the first event left would visit all deleted ones each time.
+    last = Run.objects.values_list("last_seq", flat=True).get(pk=run_id)
+    left = max(0, last - PART_EVENTS)
+    events = Event.objects.filter(run_id=run_id, seq__gt=left, seq__lte=last)
+    events._raw_delete(events.db)
+    Run.objects.filter(pk=run_id).update(last_seq=left)
+    return last > 0
 
 
 def _remove_unfinished(run_id: int) -> None:
