@@ -61,9 +61,9 @@ def addresses(runs: dict[str, tuple[int, str]], traced: int) -> Iterator[Address
     yield Address("runs table", "by held-out rate", "/runs/?sort=-heldout")
     searches = {
         "all": "", "words of thoughts": "q=traceback+empty", "phrase": "q=%22wrong+operator%22",
-        "rare word": "q=lineterminator", "words in patches": "q=return&in=patches",
-        "statements": "q=parser+timeout&in=statements",
-        "observations of a run": f"q=import&in=observations&run={large}",
+        "rare word": "q=lineterminator", "words in patches": "q=return&place=patches",
+        "statements": "q=parser+timeout&place=statements",
+        "observations of a run": f"q=import&place=observations&run={large}",
         "words in a run": f"q=reproduce+failure&run={large}", "failed": "verdict=failed",
         "failed in a run": f"verdict=failed&run={large}", "one task": f"task={task_key(31)}",
         "part of a task's name": "task=archive-100",
