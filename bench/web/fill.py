@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 
@@ -69,11 +69,9 @@ def fill(url: str, state: Path, *, trajectories: int, tasks: int) -> float:
             print(f"  {plan.name} posted after {time.perf_counter() - began:.0f} s", flush=True)
 
     pending = iter(open_)
-    threads = [threading.Thread(target=work, args=(pending,)) for _ in range(_AT_ONCE)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        for done in [threads.submit(work, pending) for _ in range(_AT_ONCE)]:
+            done.result()
     return sum(posted) / (time.perf_counter() - began)
 
 

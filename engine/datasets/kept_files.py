@@ -1,4 +1,4 @@
-"""Large files that curations keep in the data folder, and removal of those that nothing uses.
+"""Large files that are kept in the data folder and can be made again, and removal of those that nothing uses.
 
 ``python -m engine.datasets.kept_files [--home FOLDER] [--remove]`` prints them as JSON.
 
@@ -7,10 +7,12 @@
 | `image` | ``images/``, those that mount a toolchain | rows of stored datasets |
 | `toolchain` | ``toolchain/`` | images that are not removed |
 | `clone` | ``repositories/``, with the read history | datasets made from the repository |
+| `policy` | ``models/gguf/``, converted from GGUF files | runs of the last day |
 | `leftover` | unfinished folders of killed processes | nothing |
 
-The next curation makes removed files again. Curations hold a shared lock (``curating``), under which nothing
-is removed. Files of the last day count as recent and stay, for a curation that was stopped and continues.
+The next curation makes removed files again. Curations, and runs in sandboxes, hold a shared lock (``using``),
+under which nothing is removed: a run reads its rows once, and its dataset may be replaced meanwhile. Files of
+the last day count as recent and stay, for a curation that was stopped and continues.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ RECENT_S = 86_400.0
 _LOCK = "curations.lock"
 _LEFTOVERS = (
     ".commit-*", ".head-*", "images/.building-*", "repositories/.history-*", "sources/.fetch-*",
-    "toolchain/.*", "images/.removed-*", "repositories/.removed-*",
+    "toolchain/.*", "images/.removed-*", "repositories/.removed-*", "models/gguf/.*",
 )  # fmt: skip
 """Patterns of folders that exist only while a process works."""
 
@@ -47,7 +49,7 @@ _LEFTOVERS = (
 class KeptFile:
     """A folder that curations keep."""
 
-    kind: Literal["image", "toolchain", "clone", "leftover"]
+    kind: Literal["image", "toolchain", "clone", "policy", "leftover"]
     path: str
     """Relative to the data folder."""
     bytes: int
@@ -56,7 +58,7 @@ class KeptFile:
 
 
 @asynccontextmanager
-async def curating(home: Path) -> AsyncIterator[None]:
+async def using(home: Path) -> AsyncIterator[None]:
     """Keep files from being removed while the block runs; wait for a removal to end."""
     home.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
@@ -100,6 +102,8 @@ def kept_files(home: Path, *, recent_s: float = RECENT_S) -> list[KeptFile]:
         add("toolchain", path, used=path in toolchains)
     for path in _folders(home, "repositories/[!.]*.git"):
         add("clone", path, used=path.stem.rpartition("-")[2] in used_clones)
+    for path in _folders(home, "models/gguf/[!.]*"):
+        add("policy", path, used=False)
     for pattern in _LEFTOVERS:
         for path in _folders(home, pattern):
             add("leftover", path, used=False)
@@ -107,14 +111,14 @@ def kept_files(home: Path, *, recent_s: float = RECENT_S) -> list[KeptFile]:
 
 
 def remove_unused(home: Path, *, recent_s: float = RECENT_S) -> list[KeptFile]:
-    """Remove the unused files and return them.
+    """Remove the unused files and return those that are gone; what cannot be removed is left.
 
     Args:
         home: the data folder.
         recent_s: see ``kept_files``.
 
     Raises:
-        DatasetError: a curation runs, or a stored dataset cannot be read.
+        DatasetError: a curation or another run uses the files, or a stored dataset cannot be read.
     """
     descriptor = os.open(home / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -122,13 +126,10 @@ def remove_unused(home: Path, *, recent_s: float = RECENT_S) -> list[KeptFile]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DatasetError(
-                "a curation runs on this data folder: remove files when it has ended"
+                "a curation or another run uses this data folder: remove files when it has ended"
             ) from None
         files = [file for file in kept_files(home, recent_s=recent_s) if file.state == "unused"]
-        for file in files:
-            for path in _parts(home / file.path):
-                _remove(path)
-        return files
+        return [file for file in files if _is_removed(home / file.path)]
     finally:
         os.close(descriptor)
 
@@ -186,6 +187,17 @@ def _size(path: Path) -> int:
             except FileNotFoundError:
                 continue
     return total
+
+
+def _is_removed(path: Path) -> bool:
+    """Remove a kept file with its parts; return False, with a line on standard error, if that fails."""
+    try:
+        for part in _parts(path):
+            _remove(part)
+    except OSError as error:
+        print(f"{path} was not removed: {error}", file=sys.stderr)
+        return False
+    return True
 
 
 def _remove(path: Path) -> None:

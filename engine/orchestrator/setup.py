@@ -23,6 +23,7 @@ from engine.config.placement import worker_bundles
 from engine.config.policies import EndpointPolicyConfig, PolicyConfig, TransformerPolicyConfig
 from engine.config.run import EvaluateRun, ImproveRun, RolloutRun, TrainRun
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.kept_files import using
 from engine.datasets.store import dataset_path, load_dataset, save_dataset
 from engine.environments.base import EnvironmentFactory
 from engine.environments.frozenlake_maps import frozenlake_provenance, frozenlake_rows
@@ -108,11 +109,13 @@ def _save_once(home: Path, name: str, lake: FrozenLakeConfig) -> None:
 async def open_backend(config: SandboxConfig, run: RunContext) -> SandboxPool:
     """Open the run's pool over a backend that works on this machine; remove earlier attempts' sandboxes.
 
-    Test tools in cached images are updated first. The pool is closed with ``run.closing``.
+    Test tools in cached images are updated first. No image is removed until ``run.closing``, with which the
+    pool is closed.
 
     Raises:
         PreflightError: lists everything that the machine lacks.
     """
+    await run.closing.enter_async_context(using(run.home))
     await asyncio.to_thread(update_toolchains, run.home)
     backend = make_backend(config, run.home, run_id=run.run_id)
     for finding in await require(backend):

@@ -54,7 +54,7 @@ def known_context(ref: str, *, home: Path) -> int | None:
     settings = tiny_settings(ref) or SHAPES.get(ref)
     try:
         if settings is None and (file := gguf_file(_folder(ref, home))) is not None:
-            return int(read_header(file).require("context_length"))
+            return read_header(file).count("context_length")
         settings = settings or read_json(_folder(ref, home) / "config.json")
         return max_context(settings) if isinstance(settings, dict) else None
     except (CheckpointError, OSError, ValueError, OverflowError):

@@ -74,7 +74,8 @@ class Store:
             try:
                 self._fs.rm(paths)
             except FileNotFoundError:
-                self._fs.rm([path for path in paths if self._fs.exists(path)])
+                if left := [path for path in paths if self._fs.exists(path)]:
+                    self._fs.rm(left)
 
         self._try("delete objects of", delete)
 

@@ -14,7 +14,7 @@ from engine.verifiers.selection.curves import Short
 from webapp.api.auth import answer_reader, caller, viewer
 from webapp.core.services import audit
 from webapp.evaluations.contexts.comparison import compare_evaluations
-from webapp.evaluations.contexts.model_sizes import recent_model_scores
+from webapp.evaluations.contexts.model_sizes import model_scores
 from webapp.evaluations.contexts.regrading import regraded_parts
 from webapp.evaluations.contexts.report import Question, evaluation_report
 from webapp.evaluations.contexts.submission import Submission, submission_of
@@ -187,7 +187,8 @@ class ModelScoreOut(Schema):
     parameters: float | None
     """As stated in the model's name; null where it states none."""
     dataset: str
-    """Scores of other datasets and names are not comparable."""
+    split: str
+    """Scores of other datasets and splits are not comparable."""
     num_tasks: int
     num_samples: int
     solve_rate: float
@@ -198,8 +199,8 @@ class ModelScoreOut(Schema):
 
 @router.get("/evaluations/models", response=list[ModelScoreOut])
 def list_model_scores(request: HttpRequest) -> list[Any]:
-    """List models with their sizes and scores, from the 200 newest evaluations."""
-    return recent_model_scores()
+    """List models with sizes and scores: the newest evaluation of each run and name, at most 200."""
+    return model_scores()
 
 
 @router.get("/evaluations/compare", response=ComparisonOut)

@@ -30,7 +30,7 @@ from engine.datasets.commits.written_statements import NoStatementError, count_s
 from engine.datasets.commits.written_tests import NOT_WRITTEN, try_written_tests
 from engine.datasets.funnel import Funnel, NoTasksError, Progress, Stages, reporting
 from engine.datasets.importers.filters import Exclusion
-from engine.datasets.kept_files import curating
+from engine.datasets.kept_files import using
 from engine.datasets.kept_results import KeptResults
 from engine.datasets.store import Dataset, save_dataset, with_content_id
 from engine.errors import (
@@ -104,7 +104,7 @@ async def make_commit_tasks(shop: Workshop, progress: Progress) -> Dataset:
         DatasetError: no repository can be used.
         HostError: this machine or the package index failed for several candidates in a row.
     """
-    async with curating(shop.home):
+    async with using(shop.home):
         return await _make(shop, progress)
 
 

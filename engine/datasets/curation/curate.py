@@ -28,7 +28,7 @@ from engine.datasets.curation.toolchain import ensure_toolchain
 from engine.datasets.curation.trials import Curation
 from engine.datasets.curation.written.functions import find_functions
 from engine.datasets.funnel import Funnel, NoTasksError, Progress
-from engine.datasets.kept_files import curating
+from engine.datasets.kept_files import using
 from engine.datasets.sources.fetch import Source, fetch_source
 from engine.datasets.store import Dataset, dataset_path, load_dataset, save_dataset
 from engine.errors import DatasetError, PreflightError
@@ -82,7 +82,7 @@ async def curate(
         ),
         writer=writer,
     )
-    async with curating(home):
+    async with using(home):
         return await _curated(run)
 
 

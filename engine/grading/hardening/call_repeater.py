@@ -130,13 +130,14 @@ def _described(value: Any, named: Collection[str]) -> tuple[str, str] | None:
         text: Any = repr(value)
         if type(text) is str and len(text) <= MAX_CHARS and " at 0x" not in text:
             return "repr", render(text)
+    present = getattr(value, "__dict__", {})  # empty where the class has __slots__
     attributes = {}
-    for name in sorted(set(vars(value)).intersection(named))[:_MAX_ATTRIBUTES]:
+    for name in sorted(set(present).intersection(named))[:_MAX_ATTRIBUTES]:
         try:
-            render(vars(value)[name])
+            render(present[name])
         except NotLiteralError:
             continue
-        attributes[name] = vars(value)[name]
+        attributes[name] = present[name]
     return ("attributes", render(attributes)) if attributes else None
 
 

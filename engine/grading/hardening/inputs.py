@@ -140,6 +140,8 @@ def _call(module: object, steps: object) -> tuple[Call, list[_Arguments]]:
         raise ValueError("no name of a module")
     made, given = [], []
     for position, (name, arguments, keywords, returns) in enumerate(steps):
+        if type(name) is not str:
+            raise ValueError("no name")
         parts = name.split(".") if position == 0 else [name]
         is_operator = position > 0 and name in OPERATORS
         if len(parts) > 2 or not (

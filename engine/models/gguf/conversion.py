@@ -6,6 +6,7 @@ The weights are those of the file, near the original model's and not equal to th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -51,6 +52,7 @@ def converted(path: Path, home: Path) -> Path:
     with FileLock(folder.with_suffix(".lock")):
         if not (folder / "config.json").is_file():
             convert(path, folder, card={"gguf": {"file": path.name, "sha256": digest}})
+    os.utime(folder)  # in use, and so not to be removed yet
     return folder
 
 

@@ -6,6 +6,7 @@ without end, and the web application, which reads contexts of models, runs witho
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +18,9 @@ from engine.reading import open_regular
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _MAX_KEYS, _MAX_TENSORS, _MAX_DIMENSIONS = 4_096, 65_536, 4
-_MAX_STRING, _MAX_ITEMS = 16 << 20, 4 << 20
+_MAX_HEADER = 64 << 20
+"""Size of a header with its vocabulary, bytes."""
+_MAX_TEXT, _MAX_ITEMS = 1 << 20, 2 << 20
 _MAX_KEPT = 1_024
 """Items of arrays that are kept."""
 _STRING, _ARRAY = 8, 9
@@ -54,12 +57,16 @@ class GgufHeader:
         """Return a value of the architecture, such as ``block_count``."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
-    def require(self, key: str) -> Any:
-        """Return a value of the architecture. Raises CheckpointError if the file has none."""
-        value = self.get(key)
-        if value is None:
-            raise CheckpointError(f"{self.path} has no {self.architecture}.{key}")
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a number of the architecture. Raises CheckpointError if the file has none above 0."""
+        value = self.get(key, default)
+        if not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise CheckpointError(f"{self.path} has no number {self.architecture}.{key} above 0")
         return value
+
+    def count(self, key: str, default: int | None = None) -> int:
+        """Return a number of the architecture, as a whole one; see ``number``."""
+        return int(self.number(key, default))
 
 
 def read_header(path: Path) -> GgufHeader:
@@ -92,9 +99,9 @@ def _read(path: Path, file: IO[bytes]) -> GgufHeader:
             f"{path} is one of {parts} parts: join them with llama.cpp's gguf-split --merge"
         )
     entries = [_entry(file) for _ in range(_bounded(tensors, _MAX_TENSORS, "tensors"))]
-    start, alignment = file.tell(), int(metadata.get("general.alignment", 32))
-    if alignment < 1:
-        raise ValueError(f"alignment {alignment}")
+    start, alignment = file.tell(), metadata.get("general.alignment", 32)
+    if not isinstance(alignment, int) or alignment < 1:
+        raise ValueError(f"its alignment is {str(alignment)[:40]}")
     start += -start % alignment
     places = {name: StoredTensor(shape, kind, start + offset) for name, shape, kind, offset in entries}
     return GgufHeader(path, metadata, places)
@@ -121,7 +128,7 @@ def _value(file: IO[bytes], kind: int) -> Any:
     _bounded(count, _MAX_ITEMS, "items")
     if item == _STRING:
         for _ in range(count):
-            _take(file, _bounded(struct.unpack("<Q", _take(file, 8))[0], _MAX_STRING, "bytes"))
+            _take(file, _bounded(struct.unpack("<Q", _take(file, 8))[0], _MAX_TEXT, "bytes"))
         return count
     if item not in _SCALARS:
         raise ValueError(f"an array of the unknown type {item}")
@@ -132,10 +139,12 @@ def _value(file: IO[bytes], kind: int) -> Any:
 
 def _text(file: IO[bytes]) -> str:
     (length,) = struct.unpack("<Q", _take(file, 8))
-    return _take(file, _bounded(length, _MAX_STRING, "bytes")).decode()
+    return _take(file, _bounded(length, _MAX_TEXT, "bytes")).decode()
 
 
 def _take(file: IO[bytes], count: int) -> bytes:
+    if file.tell() + count > _MAX_HEADER:
+        raise ValueError(f"its header is longer than {_MAX_HEADER >> 20} MiB")
     content = file.read(count)
     if len(content) < count:
         raise ValueError("it ends inside its header")

@@ -51,17 +51,17 @@ def read_model_settings(
 
 
 def _common(header: GgufHeader) -> dict[str, Any]:
-    heads = int(header.require("attention.head_count"))
-    hidden = int(header.require("embedding_length"))
+    heads = header.count("attention.head_count")
+    hidden = header.count("embedding_length")
     return {
         "hidden_size": hidden,
-        "intermediate_size": header.require("feed_forward_length"),
-        "num_hidden_layers": header.require("block_count"),
+        "intermediate_size": header.count("feed_forward_length"),
+        "num_hidden_layers": header.count("block_count"),
         "num_attention_heads": heads,
-        "num_key_value_heads": header.get("attention.head_count_kv", heads),
-        "head_dim": header.get("attention.key_length", hidden // heads),
-        "rms_norm_eps": header.require("attention.layer_norm_rms_epsilon"),
-        "max_position_embeddings": header.require("context_length"),
+        "num_key_value_heads": header.count("attention.head_count_kv", heads),
+        "head_dim": header.count("attention.key_length", hidden // heads),
+        "rms_norm_eps": header.number("attention.layer_norm_rms_epsilon"),
+        "max_position_embeddings": header.count("context_length"),
         "vocab_size": header.tensors["token_embd.weight"].shape[0],
     }
 
@@ -91,12 +91,12 @@ def _qwen3(header: GgufHeader) -> dict[str, Any]:
 
 
 def _gemma3(header: GgufHeader) -> dict[str, Any]:
-    layers, heads = int(header.require("block_count")), int(header.require("attention.head_count"))
-    size = int(header.require("embedding_length")) // heads
+    layers, heads = header.count("block_count"), header.count("attention.head_count")
+    size = header.count("embedding_length") // heads
     return {
         "model_type": "gemma3_text",
         "architectures": ["Gemma3ForCausalLM"],
-        "sliding_window": header.require("attention.sliding_window"),
+        "sliding_window": header.count("attention.sliding_window"),
         "layer_types": [
             "sliding_attention" if (layer + 1) % _GEMMA_PERIOD else "full_attention"
             for layer in range(layers)
@@ -104,11 +104,11 @@ def _gemma3(header: GgufHeader) -> dict[str, Any]:
         # What transformers calls the scalar is the size of a head, but in the largest model.
         "query_pre_attn_scalar": size
         if layers == _GEMMA_27B_LAYERS
-        else header.require("attention.key_length"),
+        else header.count("attention.key_length"),
         "rope_parameters": {
             "sliding_attention": {
                 "rope_type": "default",
-                "rope_theta": header.get("rope.freq_base_swa", _GEMMA_LOCAL_BASE),
+                "rope_theta": header.number("rope.freq_base_swa", _GEMMA_LOCAL_BASE),
             },
             "full_attention": _rope(header),
         },
@@ -125,21 +125,23 @@ _SETTINGS: dict[str, Callable[[GgufHeader], dict[str, Any]]] = {
 
 def _rope(header: GgufHeader) -> dict[str, Any]:
     """Return the position encoding. Raises CheckpointError for one that is not read."""
-    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": header.get("rope.freq_base", 10_000.0)}
+    rope: dict[str, Any] = {"rope_type": "default", "rope_theta": header.number("rope.freq_base", 10_000.0)}
     kind = header.get("rope.scaling.type", "none")
     if kind == "none":
         return rope
     if kind not in ("linear", "yarn"):
         raise CheckpointError(f"{header.path} has positions scaled by '{kind}': linear and yarn are read")
-    rope |= {"rope_type": kind, "factor": header.require("rope.scaling.factor")}
+    rope |= {"rope_type": kind, "factor": header.number("rope.scaling.factor")}
     if kind == "yarn":
-        rope["original_max_position_embeddings"] = header.require("rope.scaling.original_context_length")
+        rope["original_max_position_embeddings"] = header.count("rope.scaling.original_context_length")
     return rope
 
 
 def _llama3(header: GgufHeader, settings: dict[str, Any], factors: Sequence[float]) -> dict[str, Any]:
     """Return the position encoding of Llama 3 that has these factors. Raises CheckpointError if none has."""
     factor, theta = max(factors), settings["rope_parameters"]["rope_theta"]
+    if not factor >= 1:
+        raise CheckpointError(f"{header.path} scales positions unlike Llama 3: it cannot be read")
     for index, found in enumerate(factors):
         turns = _LLAMA3_CONTEXT / (2 * math.pi * theta ** (2 * index / settings["head_dim"]))
         smooth = min(max((turns - _LLAMA3_LOW) / (_LLAMA3_HIGH - _LLAMA3_LOW), 0.0), 1.0)

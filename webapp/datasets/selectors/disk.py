@@ -11,7 +11,15 @@ from webapp.supervisor.engine_process import engine_json
 
 State = Literal["used", "recent", "unused"]
 STATES: tuple[State, ...] = ("used", "recent", "unused")
-KINDS = {"image": "Images", "toolchain": "Toolchains", "clone": "Repositories", "leftover": "Unfinished"}
+TIMEOUT_S = 600.0
+"""Time for the sizes of all folders, or their removal, seconds."""
+KINDS = {
+    "image": "Images",
+    "toolchain": "Toolchains",
+    "clone": "Repositories",
+    "policy": "Converted GGUF files",
+    "leftover": "Unfinished",
+}
 """Kinds of files by their headings."""
 
 
@@ -31,7 +39,8 @@ def kept_files() -> list[KeptFile]:
     Raises:
         EngineFailedError: a dataset cannot be read.
     """
-    return [KeptFile(**file) for file in engine_json(command(), project=settings.BASE_DIR)]
+    files = engine_json(command(), project=settings.BASE_DIR, timeout_s=TIMEOUT_S)
+    return [KeptFile(**file) for file in files]
 
 
 def command() -> list[str]:

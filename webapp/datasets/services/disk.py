@@ -6,19 +6,17 @@ from django.conf import settings
 from django.contrib.auth.models import User
 
 from webapp.core.services import audit
-from webapp.datasets.selectors.disk import KeptFile, command
+from webapp.datasets.selectors.disk import TIMEOUT_S, KeptFile, command
 from webapp.supervisor.engine_process import engine_json
-
-_TIMEOUT_S = 600.0
 
 
 def remove_unused(*, actor: User | None = None) -> list[KeptFile]:
-    """Remove the unused files and return them.
+    """Remove the unused files and return those that are gone.
 
     Raises:
-        EngineFailedError: a curation runs, or a dataset cannot be read.
+        EngineFailedError: a run uses the files, or a dataset cannot be read; after a timeout some are gone.
     """
-    files = engine_json([*command(), "--remove"], project=settings.BASE_DIR, timeout_s=_TIMEOUT_S)
+    files = engine_json([*command(), "--remove"], project=settings.BASE_DIR, timeout_s=TIMEOUT_S)
     removed = [KeptFile(**file) for file in files]
     audit.record(actor=actor, action="datasets.remove_files", target=f"{len(removed)} unused files")
     return removed

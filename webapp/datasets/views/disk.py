@@ -34,7 +34,7 @@ def disk_remove(request: HttpRequest, person: Person) -> HttpResponseRedirect:
     try:
         removed = remove_unused(actor=person.user)
     except EngineFailedError as error:
-        messages.error(request, f"Nothing was removed: {error}")
+        messages.error(request, f"The removal failed: {error}")
     else:
         size = filesizeformat(sum(file.bytes for file in removed))
         messages.success(request, f"Removed {len(removed)} unused folders, {size}.")

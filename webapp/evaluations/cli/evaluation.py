@@ -16,7 +16,7 @@ from engine.verifiers.selection.curves import Short
 from webapp.core.cli import AsJson, CommandError, OnlyJson, command_group, print_json, warn, write_text
 from webapp.core.services import audit
 from webapp.evaluations.contexts.comparison import compare_evaluations
-from webapp.evaluations.contexts.model_sizes import recent_model_scores
+from webapp.evaluations.contexts.model_sizes import model_scores
 from webapp.evaluations.contexts.report import Question, evaluation_report
 from webapp.evaluations.contexts.submission import Submission, submission_of
 from webapp.evaluations.selectors import predictions as prediction_reads
@@ -90,7 +90,7 @@ def compare(first: Side, second: Side, as_json: OnlyJson = True) -> None:
 @app.command()
 def models(as_json: OnlyJson = True) -> None:
     """Print models with their sizes and scores, from the 200 newest evaluations, as JSON."""
-    print_json([asdict(score) for score in recent_model_scores()])
+    print_json([asdict(score) for score in model_scores()])
 
 
 @app.command()

@@ -120,7 +120,7 @@ def build_compare(params: Mapping[str, str]) -> CompareContext:
         compared=compared,
         most_listed=MAX_LISTED,
         error=error,
-        sizes=None if first_key and second_key else build_sizes(recent, params),
+        sizes=None if first_key and second_key else build_sizes(params),
     )
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from django.urls import reverse
 
 from webapp.core.contexts.frame import phase_label
-from webapp.rollouts.selectors.attempts import recent_evaluations
-from webapp.runs.models.iterations import Evaluation
+from webapp.rollouts.selectors.attempts import newest_evaluations
 
 MOST_ROWS = 60
 """Newest evaluations of a set that are shown."""
@@ -34,6 +33,7 @@ class ModelScore:
     parameters: float | None
     """As named in the model's name; None where it names no size."""
     dataset: str
+    split: str
     num_tasks: int
     num_samples: int
     solve_rate: float
@@ -43,8 +43,8 @@ class ModelScore:
 
     @property
     def set_name(self) -> str:
-        """Return dataset and name of the evaluation: scores of other sets are not comparable."""
-        return f"{self.dataset} {self.phase.removeprefix('eval:')}"
+        """Return dataset and split of the evaluation: scores of other sets are not comparable."""
+        return f"{self.dataset} {self.split}"
 
     @property
     def size_label(self) -> str:
@@ -95,35 +95,41 @@ def size_of(model: str) -> float | None:
     return float(found[1]) * _UNITS[found[2].lower()] if found else None
 
 
-def model_scores(evaluations: Sequence[Evaluation]) -> list[ModelScore]:
-    """Return the newest evaluation of each run and name, of models only; given newest first."""
-    newest: dict[tuple[int, str], ModelScore] = {}
-    for row in evaluations:
+def model_scores() -> list[ModelScore]:
+    """Return the newest evaluation of each run and name, of models only, newest run first; at most 200."""
+    scores = []
+    for row in newest_evaluations():
         policy: Mapping[str, Any] = row.run.config.get("policy") or {}
         model = str(policy.get("checkpoint") or policy.get("model") or "")
         if policy.get("type") not in ("transformer", "endpoint") or not model:
             continue
-        other = (row.run.config.get("evaluation") or {}).get("dataset") if row.name == "heldout" else None
-        dataset = other or (row.run.config.get("dataset") or {}).get("name") or "unknown"
-        score = ModelScore(
-            run=row.run_id, run_name=row.run.name, phase=f"eval:{row.name}", iteration=row.iteration,
-            model=model, parameters=size_of(model), dataset=str(dataset), num_tasks=row.num_tasks,
-            num_samples=row.num_samples, solve_rate=row.solve_rate, interval_low=row.interval_low,
-            interval_high=row.interval_high,
-        )  # fmt: skip
-        newest.setdefault((row.run_id, row.name), score)
-    return list(newest.values())
+        # A training run names the evaluation of its ``evaluation.split`` "heldout".
+        other = (row.run.config.get("evaluation") or {}) if row.name == "heldout" else {}
+        dataset = other.get("dataset") or (row.run.config.get("dataset") or {}).get("name") or "unknown"
+        scores.append(
+            ModelScore(
+                run=row.run_id,
+                run_name=row.run.name,
+                phase=f"eval:{row.name}",
+                iteration=row.iteration,
+                model=model,
+                parameters=size_of(model),
+                dataset=str(dataset),
+                split=str(other.get("split") or row.name),
+                num_tasks=row.num_tasks,
+                num_samples=row.num_samples,
+                solve_rate=row.solve_rate,
+                interval_low=row.interval_low,
+                interval_high=row.interval_high,
+            )
+        )
+    return scores
 
 
-def recent_model_scores() -> list[ModelScore]:
-    """Return the newest evaluation of each run and name among the 200 newest evaluations."""
-    return model_scores(recent_evaluations())
-
-
-def build_sizes(evaluations: Sequence[Evaluation], params: Mapping[str, str]) -> SizesPanel:
+def build_sizes(params: Mapping[str, str]) -> SizesPanel:
     """Return the scores of the set named by ``set``, else of the set with the most models."""
     by_set: dict[str, list[ModelScore]] = {}
-    for score in model_scores(evaluations):
+    for score in model_scores():
         by_set.setdefault(score.set_name, []).append(score)
     chosen = params.get("set", "")
     if chosen not in by_set:

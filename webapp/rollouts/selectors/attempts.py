@@ -204,6 +204,12 @@ def recent_evaluations(limit: int = 200) -> Sequence[Evaluation]:
     return list(Evaluation.objects.select_related("run").order_by("-run_id", "-iteration", "name")[:limit])
 
 
+def newest_evaluations(limit: int = 200) -> Sequence[Evaluation]:
+    """Return the newest evaluation of each run and name, newest run first."""
+    newest = Evaluation.objects.order_by("-run_id", "name", "-iteration").distinct("run_id", "name")
+    return list(newest.select_related("run")[:limit])
+
+
 def open_tasks(point: Point) -> tuple[bool, frozenset[str]]:
     """Return whether the point has ended and, before its end, the tasks with unfinished attempts.
 

@@ -77,7 +77,8 @@ def test_hostile_records_are_left_out() -> None:
         json.dumps(value).encode() for value in odd
     ] + [
         line(), line(good, module="pkg; import os"), line(good, module="__main__"), line(good, module=3),
-        line("abcd"), line([*good, 1]), line(*[good] * 9), line(good, ["a.b", *good[1:]]),
+        line([5, *good[1:]]), line("abcd"), line([*good, 1]), line(*[good] * 9),
+        line(good, ["a.b", *good[1:]]),
         line(good, ["__class__", *good[1:]]), line(["__call__", *good[1:]]),
         *(line([name, *good[1:]]) for name in ("f()", "f\n", "a.b.c", "list", "pytest", "value", "_f")),
         *(line(["func", text, "{}", True]) for text in ("(open('x'),)", "[1]", "(" * 5000, "(1e999,)")),

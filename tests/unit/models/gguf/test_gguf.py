@@ -142,6 +142,27 @@ def test_what_is_not_supported_is_refused_by_name(tmp_path: Path) -> None:
         find_model(str(tmp_path), home=tmp_path)
 
 
+def test_headers_with_values_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    content = write_gguf(tmp_path / "whole.gguf", tiny_model("llama")).read_bytes()
+    changed = tmp_path / "m.gguf"
+    key = b"llama.context_length"
+    place = content.index(key) + len(key)
+    number = struct.unpack("<II", content[place : place + 8])
+    assert number == (4, 512)
+    for kind, value in ((4, 0), (6, 0x7F800000), (6, 0x7FC00000)):  # zero, infinity, no number
+        changed.write_bytes(content[:place] + struct.pack("<II", kind, value) + content[place + 8 :])
+        with pytest.raises(CheckpointError, match=r"no number llama\.context_length"):
+            _open(changed, tmp_path)
+    changed.write_bytes(content[:place] + struct.pack("<IIQI", 9, 4, 1, 512) + content[place + 8 :])
+    with pytest.raises(CheckpointError, match=r"no number llama\.context_length"):
+        _open(changed, tmp_path)
+    with changed.open("wb") as file:  # a sparse file whose first text is long
+        file.write(content[:24] + struct.pack("<Q", 1 << 30))
+        file.truncate(2 << 30)
+    with pytest.raises(CheckpointError, match="bytes in its header"):
+        _open(changed, tmp_path)
+
+
 def test_damaged_files_are_refused_and_leave_nothing(tmp_path: Path) -> None:
     content = write_gguf(tmp_path / "whole.gguf", tiny_model("llama")).read_bytes()
     damaged = tmp_path / "m.gguf"

@@ -12,6 +12,7 @@ from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import hand_over, make_run, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Alert, AuditEntry, Experiment, Trajectory
+from webapp.rollouts.services import passages
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +50,8 @@ def test_alerts_are_listed_and_acknowledged(yard: Yard) -> None:
 
 
 def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
+    while passages.index_pending():
+        pass
     client = signed_in(Role.VIEWER)
     page = client.get("/trajectories/?q=line").context
     answer = client.get("/api/v1/trajectories?q=line").json()
@@ -59,7 +62,8 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     rest = client.get(f"/api/v1/trajectories?q=line&size=1&before={first['id']}").json()
     assert rest["items"][0]["id"] == answer["items"][1]["id"]
     assert client.get("/api/v1/trajectories?q=line&verdict=tampered").json()["total"] == 0
-    row = Trajectory.objects.get(pk=first["id"])
+    ended = next(item for item in answer["items"] if item["matches"][0]["place"] == "thoughts")
+    row = Trajectory.objects.get(pk=ended["id"])
     lines = run_command("search", "line", "--run", yard.run.pk).splitlines()
     place = f"/runs/{row.run_id}/{row.phase}/{row.iteration}/{row.task_key}/{row.index}/"
     assert any(line.startswith(f"{place}?from=") and "#step-" in line for line in lines)
