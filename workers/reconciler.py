@@ -14,6 +14,7 @@
     stopping for too long
     too many attempts lost       fail the run with the reason
     without progress
+    being deleted, no task       send the deletion task again
 
 Every action is claimed by a conditional update, so reconcilers on several workers do no harm.
 """
@@ -27,6 +28,7 @@ from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from django.db import DatabaseError
 from django.utils import timezone
 
 from engine.errors import TrainyardError
@@ -35,7 +37,7 @@ from webapp.core.dispatch import TaskName, send
 from webapp.ingestion.services import ingest
 from webapp.runs.models.runs import Run, RunAttempt
 from webapp.runs.selectors.folders import run_folder
-from webapp.runs.services import attempts, states
+from webapp.runs.services import attempts, deletion, states
 from workers import lifecycle, rundir, stores
 from workers.launchers import LAUNCHERS
 from workers.launchers.base import ProcessReport, ProcessState
@@ -123,13 +125,14 @@ def decide(
 
 
 def reconcile() -> None:
-    """Reconcile every run that has not ended; a failure for one run does not affect the others."""
+    """Reconcile every run that has not ended, and deletions; a failure for one run affects no other."""
     waiting = [state.value for state in states.TIMEOUTS]
     for run in Run.objects.filter(state__in=waiting).defer("config", "summary", "funnel").order_by("pk"):
         try:
             _reconcile_run(run)
-        except (TrainyardError, OSError) as error:
+        except (TrainyardError, OSError, DatabaseError) as error:
             log.exception("run %d could not be reconciled: %s", run.pk, error)
+    deletion.resend()
 
 
 def _reconcile_run(run: Run) -> None:

@@ -59,6 +59,15 @@ class Migration(migrations.Migration):
             name='baseline_of',
             field=models.CharField(blank=True, choices=[('experiment', 'the runs of its experiment'), ('all', 'all runs without a baseline of their experiment')], default='', max_length=16),
         ),
+        migrations.AddField(
+            model_name='run',
+            name='deleting_at',
+            field=models.DateTimeField(blank=True, null=True),
+        ),
+        migrations.AddIndex(
+            model_name='run',
+            index=models.Index(condition=models.Q(('deleting_at__isnull', False)), fields=['id'], name='run_deleting'),
+        ),
         migrations.AddConstraint(
             model_name='run',
             constraint=models.UniqueConstraint(condition=models.Q(('baseline_of', 'all')), fields=('baseline_of',), name='run_baseline_of_all'),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import DatabaseError
 from django.utils import timezone
 
 from engine.config.run import AnyRun
@@ -193,3 +194,18 @@ def test_a_silent_process_of_a_stopping_run_is_killed(launcher: FakeLauncher) ->
     reconciler.reconcile()
     run.refresh_from_db()
     assert (launcher.calls, run.state) == (["kill"], "stopped")
+
+
+def test_a_database_error_of_one_run_does_not_end_the_round(
+    launcher: FakeLauncher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first, _), (second, _) = launched(), launched()
+    seen = []
+
+    def failing(run: Run) -> None:
+        seen.append(run.pk)
+        raise DatabaseError("deadlock detected")
+
+    monkeypatch.setattr(reconciler, "_reconcile_run", failing)
+    reconciler.reconcile()
+    assert seen == [first.pk, second.pk]

@@ -112,6 +112,8 @@ class Run(models.Model):
     archived_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
+    deleting_at = models.DateTimeField(null=True, blank=True)
+    """Time when its deletion was requested. Its state is final then: some of its rows may be gone."""
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     """Time when a person acknowledged its failure; cleared when the run is resumed."""
     acknowledged_by = models.ForeignKey(
@@ -125,6 +127,7 @@ class Run(models.Model):
             models.Index(fields=["kind", "-id"], name="run_kind"),
             models.Index(fields=["dataset", "-id"], name="run_dataset"),
             models.Index(fields=["experiment", "-id"], name="run_experiment"),
+            models.Index(fields=["id"], condition=models.Q(deleting_at__isnull=False), name="run_deleting"),
         ]
         constraints = [
             models.UniqueConstraint(

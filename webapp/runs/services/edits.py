@@ -25,7 +25,7 @@ from webapp.core.services.cleaning import without_nul
 from webapp.experiments import services as experiments
 from webapp.experiments.models import Experiment
 from webapp.runs.models.runs import Run
-from webapp.runs.services.states import TERMINAL, IllegalTransitionError
+from webapp.runs.services.states import TERMINAL, refusal
 
 MAX_TAGS = 20
 MAX_TAG = 50
@@ -183,15 +183,17 @@ def archive(*, run: Run, actor: User | None = None) -> None:
     if archivable.filter(archived_at=None).update(archived_at=timezone.now(), archived_by=actor):
         _done(run, actor, "run.archive")
     elif not archivable.exists():
-        state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
-        raise IllegalTransitionError(run.pk, state, "archived")
+        raise refusal(run_id=run.pk, wanted="archived")
 
 
 @transaction.atomic
 def restore(*, run: Run, actor: User | None = None) -> None:
-    """Return an archived run to the lists."""
-    if Run.objects.filter(pk=run.pk, archived_at__isnull=False).update(archived_at=None, archived_by=None):
+    """Return an archived run to the lists. Raises IllegalTransitionError if it is being deleted."""
+    archived = Run.objects.filter(pk=run.pk, archived_at__isnull=False)
+    if archived.filter(deleting_at=None).update(archived_at=None, archived_by=None):
         _done(run, actor, "run.restore")
+    elif archived.exists():
+        raise refusal(run_id=run.pk, wanted="restored")
 
 
 @transaction.atomic
@@ -201,8 +203,7 @@ def acknowledge(*, run: Run, actor: User | None = None) -> None:
     if failed.filter(acknowledged_at=None).update(acknowledged_at=timezone.now(), acknowledged_by=actor):
         _done(run, actor, "run.acknowledge")
     elif not failed.exists():
-        state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
-        raise IllegalTransitionError(run.pk, state, "acknowledged")
+        raise refusal(run_id=run.pk, wanted="acknowledged")
 
 
 def _done(run: Run, actor: User | None, action: str, changes: Mapping[str, Any] | None = None) -> None:

@@ -30,7 +30,6 @@ from webapp.runs.models.runs import Run
 from webapp.runs.selectors.budgets import spent_budget
 from webapp.runs.selectors.results import existing_runs
 from webapp.runs.services import drafts, learning, states
-from webapp.runs.services.states import IllegalTransitionError
 
 
 @transaction.atomic
@@ -228,7 +227,7 @@ def pause(*, run: Run, actor: User | None = None) -> None:
     """Ask a run to pause after the rollouts in flight. Raises IllegalTransitionError."""
     live = [RunState.STARTING.value, RunState.RUNNING.value]
     if not Run.objects.filter(pk=run.pk, state__in=live).update(desired="pause"):
-        raise _illegal(run, RunState.PAUSED)
+        raise states.refusal(run_id=run.pk, wanted=RunState.PAUSED)
     _done(run, actor, "run.pause")
 
 
@@ -241,7 +240,8 @@ def resume(*, run: Run, actor: User | None = None) -> None:
     Raises:
         ConfigError: its dataset does not exist, its experiment's budget is spent, or a value is no longer
             allowed.
-        IllegalTransitionError: the run is not paused, failed or stopped, and lacks no results.
+        IllegalTransitionError: the run is not paused, failed or stopped, and lacks no results, or it is
+            being deleted.
     """
     live = [RunState.STARTING.value, RunState.RUNNING.value, RunState.PAUSED.value]
     if Run.objects.filter(pk=run.pk, state__in=live, desired="pause").update(desired="run"):
@@ -258,12 +258,7 @@ def resume(*, run: Run, actor: User | None = None) -> None:
         ):  # fmt: skip
             send_on_commit(TaskName.LAUNCH_RUN, run.pk)
             return _done(run, actor, "run.resume")
-    raise _illegal(run, RunState.RUNNING)
-
-
-def _illegal(run: Run, wanted: RunState) -> IllegalTransitionError:
-    state = Run.objects.values_list("state", flat=True).get(pk=run.pk)
-    return IllegalTransitionError(run.pk, state, wanted.value)
+    raise states.refusal(run_id=run.pk, wanted=RunState.RUNNING)
 
 
 def _done(run: Run, actor: User | None, action: str, changes: Mapping[str, Any] | None = None) -> None:

@@ -109,7 +109,8 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
     if to in _SET_ALWAYS:
         times[_SET_ALWAYS[to]] = now
     with transaction.atomic(savepoint=False):
-        moved = Run.objects.filter(pk=run_id, state__in=sources).update(state=to.value, **(times | fields))
+        movable = Run.objects.filter(pk=run_id, state__in=sources, deleting_at=None)
+        moved = movable.update(state=to.value, **(times | fields))
         if moved and to in TERMINAL:
             close(run_id=run_id)
             outbox.run_ended(run_id=run_id, state=to)
@@ -119,8 +120,13 @@ def move(*, run_id: int, to: RunState, only_from: RunState | None = None, **fiel
 def require(*, run_id: int, to: RunState, only_from: RunState | None = None, **fields: Any) -> None:
     """Move a run like ``move``. Raises IllegalTransitionError if the run's state does not allow it."""
     if not move(run_id=run_id, to=to, only_from=only_from, **fields):
-        state = Run.objects.values_list("state", flat=True).get(pk=run_id)
-        raise IllegalTransitionError(run_id, state, to.value)
+        raise refusal(run_id=run_id, wanted=to.value)
+
+
+def refusal(*, run_id: int, wanted: str) -> IllegalTransitionError:
+    """Return the error that a run's current state does not allow a change."""
+    state, deleting_at = Run.objects.values_list("state", "deleting_at").get(pk=run_id)
+    return IllegalTransitionError(run_id, state if deleting_at is None else "being deleted", wanted)
 
 
 def close(*, run_id: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from django.db import connection
+from django.utils import timezone
 
 from tests.builders.commands import CommandFailedError, run_command
 from tests.builders.web.page_builders import Yard, make_yard
@@ -12,6 +13,7 @@ from webapp.core.permissions import Role
 from webapp.models import AuditEntry, Event, Run, Step, Trajectory
 from webapp.rollouts.services import removal
 from webapp.runs.services import deletion, edits
+from workers import reconciler
 from workers.app import delete_run
 
 pytestmark = pytest.mark.django_db
@@ -79,10 +81,29 @@ def test_only_archived_runs_are_deleted(yard: Yard) -> None:
     assert run_command("run", "delete", run) == f"run {run} is being deleted\n"
 
 
-def test_a_run_that_is_restored_meanwhile_keeps_its_other_rows(yard: Yard) -> None:
-    assert deletion.delete(run_id=yard.run.pk, seconds=-1.0)
-    assert Trajectory.objects.count() > 0
-    edits.restore(run=yard.run)
-    left = Trajectory.objects.count()
-    assert not deletion.delete(run_id=yard.run.pk)
-    assert Trajectory.objects.count() == left
+def test_a_run_whose_deletion_began_is_neither_restored_nor_resumed(yard: Yard) -> None:
+    run = yard.run
+    Run.objects.filter(pk=run.pk).update(state="failed")
+    client = signed_in(Role.ADMIN)
+    client.post(f"/runs/{run.pk}/delete/")
+    assert deletion.delete(run_id=run.pk, seconds=-1.0)
+    for action in ("restore", "resume"):
+        answer = client.post(f"/api/v1/runs/{run.pk}/{action}")
+        assert (answer.status_code, "is being deleted" in answer.json()["detail"]) == (409, True)
+    page = client.get(f"/runs/{run.pk}/").content.decode()
+    assert "is being deleted since" in page
+    assert f"/runs/{run.pk}/restore/" not in page
+    deletion.delete(run_id=run.pk)
+    assert not Run.objects.filter(pk=run.pk).exists()
+
+
+def test_lost_tasks_of_deletions_are_sent_again(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(deletion, "send", lambda _name, run_id: sent.append(run_id))
+    deletion.request(run=yard.run)
+    reconciler.reconcile()
+    assert sent == []
+    Run.objects.filter(pk=yard.run.pk).update(deleting_at=timezone.now() - deletion.RESEND_AFTER * 2)
+    reconciler.reconcile()
+    reconciler.reconcile()
+    assert sent == [yard.run.pk]
