@@ -10,6 +10,7 @@ from django.db.models import F
 
 from engine.types import RunState
 from webapp.accounts.selectors.quotas import run_quotas
+from webapp.experiments.models import Experiment
 from webapp.runs.models.runs import Run, RunAttempt
 from webapp.runs.selectors.budgets import spent_budget
 from webapp.runs.services import states
@@ -41,6 +42,9 @@ def why_waiting(*, run: Run, host: str) -> str:
     live = Run.objects.filter(state__in=states.LIVE)
     taken = Counter(live.values_list("created_by", flat=True))
     ahead = Run.objects.filter(state=RunState.QUEUED, queued_at__lt=run.queued_at).order_by("queued_at")
+    limited = Experiment.objects.filter(max_rollouts__isnull=False, runs__in=ahead).distinct()
+    # Runs that wait for their budget take no place: nobody may ever raise it.
+    ahead = ahead.exclude(experiment__in=[limit.pk for limit in limited if spent_budget(limit)])
     earlier = 0
     for person, backend in ahead.values_list("created_by", "config__launcher__backend"):
         if full(person):

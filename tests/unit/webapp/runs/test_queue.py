@@ -129,3 +129,15 @@ def test_user_limit_queues_later_runs_of_the_same_user(settings: Any) -> None:
     assert [try_to_start(run) for run in (first, second, other)] == [True, False, True]
     fail_run(first)
     assert try_to_start(second)
+
+
+def test_runs_that_wait_for_their_budget_delay_no_other_run(settings: Any) -> None:
+    settings.TRAINYARD_RUNS_AT_ONCE, settings.TRAINYARD_RUNS_PER_PERSON = 1, 1
+    experiment, ada = experiments.create(name="costly", max_rollouts=1), User.objects.create_user("ada")
+    spender, waiting, behind = make_run(), queue_run(ada), queue_run(ada)
+    Run.objects.filter(pk__in=(spender.pk, waiting.pk)).update(experiment=experiment)
+    Group.objects.create(
+        run=spender, iteration=0, phase="train", task_key="a", size=1, started_at=timezone.now()
+    )
+    waiting.refresh_from_db()
+    assert [try_to_start(run) for run in (waiting, behind)] == [False, True]
