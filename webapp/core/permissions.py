@@ -125,7 +125,7 @@ def check_author(author_id: int | None, role: Role, user_id: int) -> None:
         raise PermissionDenied("Only its author and administrators may change or remove this.")
 
 
-def check_change(run: Run, role: Role, user_id: int) -> None:
+def check_change(run: Run, role: Role, user_id: int | None) -> None:
     """Raise PermissionDenied if a user may not change a run and what belongs to it."""
     if refusal := change_refusal(run, role, user_id):
         raise PermissionDenied(refusal)

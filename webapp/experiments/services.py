@@ -100,6 +100,7 @@ def edit(
 def delete(*, experiment: Experiment, actor: User | None = None) -> None:
     """Delete an experiment; its runs are kept without it."""
     audit.record(actor=actor, action="experiment.delete", target=f"experiment {experiment.name}")
+    experiment.runs.filter(baseline_of="experiment").update(baseline_of="")
     experiment.delete()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.http import HttpRequest
 from ninja import Router, Schema
 
-from webapp.api.auth import caller, operator
+from webapp.api.auth import caller, operator, role_of_caller
 from webapp.runs.api.runs import RunOut, find, find_to_change
 from webapp.runs.models.runs import Run
 from webapp.runs.services import edits
@@ -31,7 +31,8 @@ class EditIn(Schema):
 def edit_run(request: HttpRequest, run_id: int, body: EditIn) -> Run:
     """Rename, tag, annotate or file a run."""
     run = find_to_change(request, run_id)
-    edits.edit(run=run, changes=edits.Edit(**body.model_dump()), actor=caller(request))
+    changes, role = edits.Edit(**body.model_dump()), role_of_caller(request)
+    edits.edit(run=run, changes=changes, actor=caller(request), role=role)
     return find(run_id)
 
 

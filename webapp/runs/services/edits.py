@@ -20,6 +20,7 @@ from django.utils import timezone
 from engine.errors import ConfigError, Problem, TrainyardError
 from engine.types import RunState
 from webapp.core.models.audit import AuditEntry
+from webapp.core.permissions import Role, check_change
 from webapp.core.services import audit, notifications
 from webapp.core.services.cleaning import without_nul
 from webapp.experiments import services as experiments
@@ -49,7 +50,7 @@ class Edit:
     """Name of an experiment, created if missing; empty removes the run from its experiment."""
     baseline: str | None = None
     """``experiment`` pins it as the baseline of its experiment, ``all`` as that of all runs; empty unpins it.
-    The run pinned before is unpinned."""
+    The run pinned before is unpinned, and so is a run that leaves the experiment it is the baseline of."""
     version: str | None = None
     """``version_of`` the run as it was read; None overwrites later edits."""
 
@@ -76,12 +77,19 @@ def version_of(run: Run) -> str:
 
 
 @transaction.atomic
-def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
+def edit(*, run: Run, changes: Edit, actor: User | None = None, role: Role = Role.ADMIN) -> None:
     """Rename, tag, annotate, file or pin a run.
+
+    Args:
+        run: the run.
+        changes: the new values.
+        actor: user who edits it; None for a command.
+        role: the actor's role; only administrators replace other people's baselines of all runs.
 
     Raises:
         ConfigError: a value is too long or empty, or the run cannot be pinned.
         EditConflictError: the run was edited since ``changes.version``.
+        PermissionDenied: the actor may not replace the baseline of all runs.
     """
     wanted: dict[str, Any] = {}
     if changes.name is not None:
@@ -90,6 +98,10 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
         wanted["tags"] = clean_tags(changes.tags)
     if changes.notes is not None:
         wanted["notes"] = _text("notes", changes.notes.replace("\r\n", "\n"), least=0, most=MAX_NOTES)
+    if changes.baseline:
+        # Pins are rare: one lock puts all of them in line, before any row is locked.
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PINS_LOCK])
     row = Run.objects.select_for_update(of=("self",)).select_related("experiment").get(pk=run.pk)
     current = version_of(row)
     if changes.add_tag is not None:
@@ -106,6 +118,10 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
     moves = "experiment" in wanted and wanted["experiment"] != before["experiment"]
     if changes.baseline is not None or (moves and row.baseline_of == _OF_EXPERIMENT):
         before["baseline_of"], wanted["baseline_of"] = row.baseline_of, changes.baseline or ""
+        # The form sends the pin of the former experiment along.
+        leaves = moves or row.experiment is None
+        if leaves and row.baseline_of == wanted["baseline_of"] == _OF_EXPERIMENT:
+            wanted["baseline_of"] = ""
         row.baseline_of = wanted["baseline_of"]
         _check_baseline(row)
     changed = {
@@ -118,7 +134,7 @@ def edit(*, run: Run, changes: Edit, actor: User | None = None) -> None:
         row.arm = ""
     if changed:
         if changed.get("baseline_of", {}).get("new"):
-            changed["baseline_of"]["replaced"] = _unpin_others(row)
+            changed["baseline_of"]["replaced"] = _unpin_others(row, actor, role)
         row.save(update_fields=[*changed, "arm"])
         _done(run, actor, "run.edit", changed)
 
@@ -131,17 +147,19 @@ def _check_baseline(run: Run) -> None:
         raise ConfigError(Problem("the run belongs to no experiment", "baseline"))
 
 
-def _unpin_others(run: Run) -> list[int]:
-    """Unpin the runs that a pinned run replaces; return their numbers."""
-    # Pins are rare: one lock puts all of them in line.
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [_PINS_LOCK])
+def _unpin_others(run: Run, actor: User | None, role: Role) -> list[int]:
+    """Unpin the runs that a pinned run replaces; return their numbers. Raises PermissionDenied."""
     others = Run.objects.filter(baseline_of=run.baseline_of).exclude(pk=run.pk)
     if run.baseline_of == _OF_EXPERIMENT:
         others = others.filter(experiment=run.experiment)
-    numbers = list(others.values_list("pk", flat=True))
-    others.update(baseline_of="")
-    return numbers
+    replaced = list(others.select_related("created_by"))
+    for other in replaced:
+        if run.baseline_of != _OF_EXPERIMENT:
+            check_change(other, role, actor.pk if actor is not None else None)
+        Run.objects.filter(pk=other.pk).update(baseline_of="")
+        unpinned = {"old": run.baseline_of, "new": "", "replaced_by": run.pk}
+        _done(other, actor, "run.edit", {"baseline_of": unpinned})
+    return [other.pk for other in replaced]
 
 
 def _conflict(run_id: int) -> EditConflictError:

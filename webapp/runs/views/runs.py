@@ -208,7 +208,9 @@ def run_edit(request: HttpRequest, person: Person, run_id: int) -> HttpResponse:
         version=form.get("version"),
     )
     try:
-        run_edits.edit(run=run_to_change(run_id, person), changes=changes, actor=person.user)
+        run_edits.edit(
+            run=run_to_change(run_id, person), changes=changes, actor=person.user, role=person.role
+        )
     except ConfigError as error:
         messages.error(request, f"Nothing was changed: {error}")
     except EditConflictError as conflict:

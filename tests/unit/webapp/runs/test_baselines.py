@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
+from django.contrib.auth.models import User
 from django.utils import timezone
 
 from engine.errors import ConfigError
 from tests.builders.commands import run_command
-from tests.builders.web.web_builders import hand_over, make_run, signed_in
+from tests.builders.web.web_builders import hand_over, make_run, make_user, signed_in
 from webapp.core.permissions import Role
-from webapp.models import AuditEntry, Evaluation, Group, Run
+from webapp.experiments import services as experiments
+from webapp.models import AuditEntry, Evaluation, Experiment, Group, Run
 from webapp.runs.contexts.baseline import baseline_changes
 from webapp.runs.selectors.baselines import pinned_baselines
 from webapp.runs.selectors.runs import newest_heldout
@@ -109,3 +112,54 @@ def test_table_page_api_and_command_show_the_change() -> None:
     assert "Against baseline" not in head
     pinned = client.post(f"/api/v1/runs/{same.pk}/edit", {"baseline": "all"}, "application/json").json()
     assert pinned["baseline_of"] == "all"
+
+
+def test_moved_runs_are_unpinned_by_the_form() -> None:
+    client = signed_in(Role.ADMIN)
+    moved, stays, filed = (make_run() for _ in range(3))
+    for run, name in ((moved, "rates"), (stays, "others"), (filed, "third")):
+        edit(run=run, changes=Edit(experiment=name, baseline="experiment"))
+
+    def save(run: Run, **values: str) -> Run:
+        """Save the form as the page of the run has it, with other values."""
+        html = client.get(f"/runs/{run.pk}/").content.decode()
+        version = re.findall(r'name="version" value="(\w+)"', html)[0]
+        run.refresh_from_db()
+        form = {"version": version, "name": run.name, "tags": "", "notes": "", "new_experiment": ""}
+        form |= {"experiment": run.experiment.name if run.experiment else "", "baseline": run.baseline_of}
+        assert client.post(f"/runs/{run.pk}/edit/", form | values).status_code == 302
+        run.refresh_from_db()
+        return run
+
+    save(moved, experiment="others")
+    assert (moved.experiment, moved.baseline_of) == (stays.experiment, "")
+    stays.refresh_from_db()
+    assert stays.baseline_of == "experiment"
+    save(stays, experiment="")
+    assert (stays.experiment, stays.baseline_of) == (None, "")
+    experiments.delete(experiment=Experiment.objects.get(name="third"))
+    filed.refresh_from_db()
+    assert filed.baseline_of == ""
+    # A pin without an experiment, as the admin site's deletion leaves it, blocks no edit.
+    Run.objects.filter(pk=filed.pk).update(baseline_of="experiment")
+    assert (save(filed, name="renamed").name, filed.baseline_of) == ("renamed", "")
+
+
+def test_only_administrators_replace_other_peoples_baseline_of_all_runs() -> None:
+    theirs, mine = make_run(), make_run()
+    Run.objects.filter(pk=theirs.pk).update(created_by=make_user("eve", Role.OPERATOR))
+    pin(theirs, "all")
+    client = signed_in(Role.OPERATOR, "ada")
+    Run.objects.filter(pk=mine.pk).update(created_by=User.objects.get(username="ada"))
+    assert client.post(f"/runs/{mine.pk}/edit/", {"baseline": "all"}).status_code == 403
+    assert (
+        client.post(f"/api/v1/runs/{mine.pk}/edit", {"baseline": "all"}, "application/json").status_code
+        == 403
+    )
+    theirs.refresh_from_db()
+    assert theirs.baseline_of == "all"
+    signed_in(Role.ADMIN).post(f"/runs/{mine.pk}/edit/", {"baseline": "all"})
+    theirs.refresh_from_db()
+    assert theirs.baseline_of == ""
+    entry = AuditEntry.objects.filter(run=theirs).latest("pk")
+    assert entry.changes["baseline_of"] == {"old": "all", "new": "", "replaced_by": mine.pk}
