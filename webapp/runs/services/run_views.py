@@ -30,12 +30,14 @@ def save_view(*, user: User, name: str, query: str, is_default: bool = False) ->
         is_default: whether the table opens with it; another default then ends.
 
     Raises:
-        ConfigError: the name is empty, a text is too long, or the person has too many views.
+        ConfigError: the name is empty or contains '/', a text is too long, or the person has too many views.
     """
     User.objects.select_for_update().get(pk=user.pk)
     name = " ".join(without_nul(name).split())
     if not 0 < len(name) <= MAX_NAME:
         raise ConfigError(Problem(f"1 to {MAX_NAME} characters are allowed, not {len(name):,}", "name"))
+    if "/" in name:
+        raise ConfigError(Problem("'/' is not allowed: the name is part of an address of the API", "name"))
     if len(query) > MAX_QUERY:
         raise ConfigError(
             Problem(f"at most {MAX_QUERY:,} characters are allowed, not {len(query):,}", "query")

@@ -124,7 +124,7 @@ def run_view_remove(request: HttpRequest, person: Person) -> HttpResponse:
 def _to_list(query: str) -> HttpResponseRedirect:
     """Redirect to the runs table with a query string that a person sent."""
     # Encoded anew: as sent, it could hold characters that a header must not.
-    filters = QueryDict(query[:2000]).urlencode(safe=",:/") or "view=all"
+    filters = QueryDict(query.removeprefix("?")[:2000]).urlencode(safe=",:/") or "view=all"
     return redirect(f"{reverse('run-list')}?{filters}")
 
 
