@@ -64,7 +64,7 @@ class Delivery(models.Model):
     run = models.ForeignKey(Run, null=True, blank=True, on_delete=models.CASCADE, related_name="+")
     """None: a test."""
     key = models.CharField(max_length=64)
-    """Event of the run: ``ended STATE EPOCH`` or ``alert ID``."""
+    """Event of the run: ``ended STATE EPOCH TIME`` or ``alert ID``."""
     payload: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField()
     state = models.CharField(max_length=9, choices=State.choices, default=State.PENDING)
     attempts = models.IntegerField(default=0)

@@ -20,6 +20,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from django.contrib.auth.models import User
+from django.db import connection
 from django.utils import timezone
 
 from engine.errors import ConfigError
@@ -31,7 +32,7 @@ from webapp.core.permissions import Role
 from webapp.endpoints.services import endpoints
 from webapp.models import Alert, Delivery, Experiment, Notification, Run
 from webapp.notifications.services import delivery, notifications, outbox, webhooks
-from webapp.runs.services import states
+from webapp.runs.services import attempts, states
 
 pytestmark = pytest.mark.django_db
 
@@ -84,8 +85,7 @@ def test_the_end_of_a_run_is_sent_once_and_signed(server: WebhookServer, ada: Us
     assert body["data"]["run"]["url"].endswith(f"/runs/{run.pk}/")
     sent = Delivery.objects.get()
     assert (sent.state, sent.attempts, sent.status, sent.detail) == ("delivered", 1, 200, "thanks")
-    # Another attempt of the run is another event.
-    Run.objects.filter(pk=run.pk).update(epoch=7)
+    # Another end in the same attempt is another event.
     end(run)
     assert Delivery.objects.count() == 2
 
@@ -224,10 +224,10 @@ def test_alerts_are_sent_by_kind_and_bounded(ada: User) -> None:
     run, claim = launched()
     stream = Stream(epoch=claim.epoch)
     stream.started()
-    stream.add("alert", severity="warning", code="entropy_low", message="entropy fell", iteration=0)
     stream.add("alert", severity="info", code="note", message="for your information", iteration=0)
     for number in range(40):
         stream.add("alert", severity="error", code=f"code_{number}", message="m" * 5_000, iteration=0)
+    stream.add("alert", severity="warning", code="entropy_low", message="entropy fell", iteration=0)
     post(claim, stream)
     post(claim, stream)
     assert Alert.objects.filter(run=run).count() == 42
@@ -235,11 +235,12 @@ def test_alerts_are_sent_by_kind_and_bounded(ada: User) -> None:
         [sent.payload["data"]["alert"]["code"] for sent in target.deliveries.order_by("created_at")]
         for target in (everything, entropy, ends)
     ]
-    assert len(kinds[0]) == outbox.MOST_ALERTS - 1  # the note is none of them
+    assert kinds[0] == [f"code_{number}" for number in range(outbox.MOST_ALERTS)]
     assert sorted(kinds[1]) == ["entropy_low", "note"]
     assert kinds[2] == []
     newest = everything.deliveries.filter(payload__data__alert__code="code_0").get()
     assert len(newest.payload["data"]["alert"]["message"]) == 2_000
+    Delivery.objects.filter(payload__data__alert__code="code_1").delete()
     second = Stream(epoch=relaunched(run, claim).epoch, first_seq=stream.next_seq)
     assert second.next_seq == stream.next_seq
     assert everything.deliveries.count() == outbox.MOST_ALERTS
@@ -394,3 +395,42 @@ def _tls_context(folder: Path, host: str) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "certificate.pem", folder / "private.pem")
     return context
+
+
+def test_failures_without_a_process_are_sent_once_to_each_notification(ada: User) -> None:
+    alerts, _ = webhook(ada, "https://a.example.org/", states=[])
+    both, _ = webhook(ada, "https://b.example.org/")
+    run, claim = launched()
+    attempts.give_up(run_id=run.pk, epoch=claim.epoch, to=RunState.FAILED, reason="its process fell silent")
+    sent = [target.deliveries.get().payload for target in (alerts, both)]
+    assert [payload["type"] for payload in sent] == ["alert.raised", "run.failed"]
+    assert (sent[0]["data"]["alert"]["code"], sent[0]["data"]["run"]["state"]) == ("run.failed", "failed")
+
+
+def test_messages_of_former_operators_are_not_sent(server: WebhookServer, ada: User) -> None:
+    webhook(ada, server.url("/ok"))
+    end(make_run())
+    ada.groups.clear()
+    delivery.send_due()
+    sent = Delivery.objects.get()
+    assert (sent.state, server.received) == ("failed", [])
+    assert "no active operator" in sent.detail
+
+
+def test_a_notification_that_is_removed_meanwhile_does_not_prevent_the_end_of_a_run(
+    ada: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, _ = webhook(ada, "https://a.example.org/")
+    wanted = outbox._wanted
+
+    def removed_meanwhile(run_id: int, **fields: Any) -> list[Notification]:
+        rows = wanted(run_id, **fields)
+        notifications.remove(notification=target)
+        return rows
+
+    monkeypatch.setattr(outbox, "_wanted", removed_meanwhile)
+    run = make_run()
+    end(run)
+    connection.check_constraints()
+    run.refresh_from_db()
+    assert (run.state, Delivery.objects.exists()) == ("failed", False)

@@ -282,8 +282,7 @@ class Projection:
             task_ids=event.task_ids,
             time=moment(event.time),
         )
-        if len(self._alerts) < outbox.MOST_ALERTS:
-            self._alerts.append(alert)
+        self._alerts.append(alert)
 
 
 def iteration_profile(run_id: int, iteration: int) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from engine.errors import ConfigError
 from engine.redaction import redact
 from engine.terminal import visible_line
 from webapp.core.dispatch import TaskName, send
+from webapp.core.permissions import Role, has_role
 from webapp.core.services import audit
 from webapp.core.services.locks import alone
 from webapp.notifications.models import Delivery, Notification
@@ -96,7 +97,7 @@ def _claimed() -> list[Delivery]:
     due = Delivery.objects.filter(state=Delivery.State.PENDING, next_at__lte=timezone.now())
     oldest = due.order_by("notification_id", "next_at").distinct("notification_id").values("pk")
     rows = Delivery.objects.filter(pk__in=oldest).select_related("notification__owner").order_by("next_at")
-    claimed = list(rows[:BATCH])
+    claimed = list(rows.prefetch_related("notification__owner__groups")[:BATCH])
     for delivery in claimed:
         delivery.attempts += 1
         delivery.next_at = timezone.now() + PAUSES[min(delivery.attempts, len(PAUSES)) - 1]
@@ -114,7 +115,10 @@ def _send(deliveries: Sequence[Delivery]) -> None:
 
 
 def _target(notification: Notification) -> _Webhook | str | Answer:
-    """Return a webhook, an e-mail address, or the failure to decrypt a webhook."""
+    """Return a webhook, an e-mail address, or the reason why nothing can be sent."""
+    if not has_role(notification.owner, Role.OPERATOR):
+        reason = f"{notification.owner.get_username()} is no active operator any more"
+        return Answer(False, None, reason[:MOST_DETAIL], final=True)
     if notification.kind == Notification.Kind.EMAIL:
         return notification.address
     try:

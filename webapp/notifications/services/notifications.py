@@ -87,6 +87,8 @@ def remove(*, notification: Notification, actor: User | None = None) -> None:
         actor=actor, action="notification.remove", target=f"notification {notification.pk}",
         changes={"address": notification.address, "owner": notification.owner.get_username()},
     )  # fmt: skip
+    # The lock waits for transactions that store messages, so that those are deleted, too.
+    list(Notification.objects.select_for_update(of=("self",)).filter(pk=notification.pk))
     notification.delete()
 
 

@@ -7,11 +7,12 @@ however often the event is reported.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db import connection
 from django.db.models import Q
 from django.urls import reverse
 from django.utils import timezone
@@ -37,19 +38,27 @@ def run_ended(*, run_id: int, state: RunState) -> None:
         return
     run = Run.objects.select_related("experiment", "created_by").get(pk=run_id)
     payload = _payload(f"run.{state.value}", run)
-    _store(run, [(target, f"ended {state.value} {run.epoch}", payload) for target in wanted])
+    # A run may end twice in one attempt: it is resumed, and stopped before the next one begins.
+    key = f"ended {state.value} {run.epoch} {run.state_changed_at.timestamp():.6f}"
+    _store(run, [(target, key, payload) for target in wanted])
 
 
-def alerts_raised(*, run: Run, alerts: Sequence[Alert]) -> None:
-    """Store the messages about new alerts of one run."""
-    codes = {alert.code for alert in alerts}
-    asked = Q(alerts__contains=[ALL_ALERTS])
-    for code in codes:
-        asked |= Q(alerts__contains=[code])
-    wanted = _wanted(run.pk, asked) if alerts else []
+def alerts_raised(*, run: Run, alerts: Sequence[Alert], ended: RunState | None = None) -> None:
+    """Store the messages about new alerts of one run.
+
+    Args:
+        run: the run.
+        alerts: its new alerts.
+        ended: final state of the run that the alerts are about; notifications that report this state are
+            left out, since ``run_ended`` has a message for them.
+    """
+    codes = {ALL_ALERTS, *(alert.code for alert in alerts)}
+    wanted = _wanted(run.pk, alerts__has_any_keys=sorted(codes)) if alerts else []
     since = timezone.now() - timedelta(hours=1)
     messages: list[tuple[Notification, str, dict[str, Any]]] = []
     for target in wanted:
+        if ended is not None and ended.value in target.states:
+            continue
         sent = Delivery.objects.filter(
             notification=target, run=run, key__startswith="alert ", created_at__gt=since
         ).count()
@@ -65,22 +74,33 @@ def _matches(target: Notification, alert: Alert) -> bool:
     return alert.code in target.alerts or (ALL_ALERTS in target.alerts and alert.severity != "info")
 
 
-def _wanted(run_id: int, *conditions: Q, **fields: Any) -> list[Notification]:
+def _wanted(run_id: int, **fields: Any) -> list[Notification]:
     """Return the notifications about a run whose owners may still create runs."""
     about = Q(experiment=None) | Q(experiment__runs=run_id)
-    rows = Notification.objects.filter(about, *conditions, **fields).select_related("owner")
+    rows = Notification.objects.filter(about, **fields).select_related("owner")
     return [row for row in rows.prefetch_related("owner__groups") if has_role(row.owner, Role.OPERATOR)]
 
 
-def _store(run: Run, messages: Iterable[tuple[Notification, str, dict[str, Any]]]) -> None:
+def _locked(numbers: Collection[int]) -> set[int]:
+    """Keep notifications from being removed before the commit; return those that still exist."""
+    # Weaker than each lock of Django: transactions that store messages must not wait for each other.
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT id FROM webapp_notification WHERE id = ANY(%s) FOR KEY SHARE", [list(numbers)])
+        return {number for (number,) in cursor.fetchall()}
+
+
+def _store(run: Run, messages: Sequence[tuple[Notification, str, dict[str, Any]]]) -> None:
+    if not messages:
+        return
     now = timezone.now()
+    kept = _locked({target.pk for target, _, _ in messages})
     rows = [
         Delivery(notification=target, run=run, key=key, payload=payload, next_at=now)
         for target, key, payload in messages
+        if target.pk in kept
     ]
-    if rows:
-        Delivery.objects.bulk_create(rows, ignore_conflicts=True)
-        send_on_commit(TaskName.NOTIFY)
+    Delivery.objects.bulk_create(rows, ignore_conflicts=True)
+    send_on_commit(TaskName.NOTIFY)
 
 
 def _payload(event: str, run: Run, **more: dict[str, Any]) -> dict[str, Any]:

@@ -277,9 +277,11 @@ def give_up(*, run_id: int, epoch: int, to: RunState, reason: str, detail: str =
         return False
     Run.objects.filter(pk=run_id).update(epoch=F("epoch") + 1)
     if to == RunState.FAILED:
-        Alert.objects.create(
+        alert = Alert.objects.create(
             run=run, severity="error", code="run.failed", time=timezone.now(), message=reason, detail=detail
         )
+        run.refresh_from_db()
+        outbox.alerts_raised(run=run, alerts=[alert], ended=to)
     audit.record(
         actor=None, action=f"run.{to.value}", run_id=run_id, changes={"reason": reason, "detail": detail}
     )
