@@ -16,7 +16,8 @@ from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.alerts import AlertKind
 
 MOST_KINDS = 10
-MOST_ALERTS = 60
+MOST_ALERTS = 20
+"""Largest number of alerts of each kind."""
 _COLUMNS = tuple(
     COLUMNS[key] for key in ("state", "kind", "model", "dataset", "progress", "gain", "trend", "started")
 )
@@ -28,7 +29,7 @@ class ShownKind:
 
     kind: AlertKind
     alerts: tuple[Alert, ...]
-    """Newest first; runs beyond the limit of the page are left out."""
+    """Newest first; runs beyond ``MOST_ALERTS`` are left out."""
 
     @property
     def newest(self) -> Alert:

@@ -45,7 +45,7 @@ def open_alerts(
     Args:
         run_id: only alerts of this run; None: those of runs that are not archived, except notes.
         codes: only alerts of these codes; empty: of all.
-        limit: greatest number of alerts.
+        limit: greatest number of alerts, for each of ``codes`` if there are any.
 
     Returns:
         The alerts with ``num_alike``, newest first, and the number of pairs of a run and a code.
@@ -58,10 +58,17 @@ def open_alerts(
         alike=Window(Count("id"), partition_by=kind),
         place=Window(RowNumber(), partition_by=kind, order_by=[F("time").desc(), F("id").desc()]),
     ).filter(place=1)
-    shown: list[Alert] = []
-    for alert in newest.select_related("run").defer("run__config", "run__funnel").order_by("-time")[:limit]:
-        alert.num_alike = alert.alike
-        shown.append(alert)
+    parts = [newest.filter(code=code) for code in codes] or [newest]
+    cut = [part.order_by("-time").values_list("pk", "alike")[:limit] for part in parts]
+    alike = dict(cut[0].union(*cut[1:], all=True))
+    shown = list(
+        Alert.objects.filter(pk__in=alike)
+        .select_related("run")
+        .defer("run__config", "run__funnel")
+        .order_by("-time")
+    )
+    for alert in shown:
+        alert.num_alike = alike[alert.pk]
     _find_groups(shown)
     return shown, alerts.order_by().values("run_id", "code").distinct().count()
 

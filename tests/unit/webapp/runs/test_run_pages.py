@@ -23,6 +23,7 @@ from webapp.core.contexts.frame import trajectory_url
 from webapp.core.permissions import Role
 from webapp.live.fragments import Subscription, snapshot
 from webapp.models import Alert, AuditEntry, Dataset, Evaluation, Experiment, Run, TokenBlob
+from webapp.overview.contexts import overview
 from webapp.rollouts.contexts.advantage import equation
 from webapp.runs.selectors import iterations
 from webapp.runs.selectors.run_table import RunFilters, list_runs
@@ -160,6 +161,23 @@ def test_overview_groups_alerts_by_code_over_runs(operator: Client) -> None:
         {"code": "kl_spike", "num_alerts": 2, "num_runs": 1},
     ]
     assert run_command("alert", "list").startswith("entropy_collapse: 4 in 2 runs\nkl_spike: 2 in 1 run\n")
+
+
+def test_frequent_alerts_hide_no_other_kind_from_the_overview(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overview, "MOST_ALERTS", 2)
+    now, numbers = timezone.now(), [launched()[0].pk for _ in range(4)]
+    codes = [("kl_spike", number, 0) for number in numbers]
+    codes += [("entropy_low", numbers[0], hours) for hours in (1, 2)]
+    Alert.objects.bulk_create(
+        Alert(run_id=run, severity="warning", code=code, message="!", time=now - timedelta(hours=hours))
+        for code, run, hours in codes
+    )
+    kinds = overview.build_overview(role=Role.ADMIN, user_id=None).kinds
+    assert [(shown.kind.code, shown.kind.num_runs, len(shown.alerts)) for shown in kinds] == [
+        ("kl_spike", 4, 2),
+        ("entropy_low", 1, 1),
+    ]
+    assert kinds[1].newest.num_alike == 2
 
 
 def test_overview_shows_the_first_and_the_newest_heldout_rate(operator: Client) -> None:
