@@ -75,17 +75,25 @@ class SystemSampler:
             pass
 
     def _loop(self) -> None:
-        try:
-            started = time.monotonic()
-            first, samples = self._sample(), list[_Sample]()
-            while not self._closed.wait(SAMPLE_S):
-                samples.append(self._sample())
-                age, period = samples[-1].time - started, samples[-1].time - first.time
-                if age <= DETAILED_S or period >= REPORT_S - SAMPLE_S / 2:
-                    self._report(first, samples)
-                    first, samples = samples[-1], []
-        except Exception as error:  # a run must not end because its machine cannot be measured
-            log.warning("system_not_sampled", reason=str(error))
+        started, pause, readable = time.monotonic(), 0.0, True
+        first: _Sample | None = None
+        samples: list[_Sample] = []
+        while not self._closed.wait(pause):
+            pause = SAMPLE_S
+            try:
+                sample = self._sample()
+                samples.append(sample)
+                begin = first or sample
+                age, period = sample.time - started, sample.time - begin.time
+                if first is None or age <= DETAILED_S or period >= REPORT_S - SAMPLE_S / 2:
+                    reported, first, samples = samples, sample, []
+                    if begin is not sample:
+                        self._report(begin, reported)
+                readable = True
+            except Exception as error:  # a run must not end because its machine cannot be measured
+                if readable:  # the log names it once, not every ten seconds
+                    log.warning("system_not_sampled", reason=str(error))
+                readable = False
 
     def _sample(self) -> _Sample:
         return _Sample(time.monotonic(), tree_usage(os.getpid()), machine_usage(), self._gpus())

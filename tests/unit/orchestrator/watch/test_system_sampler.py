@@ -12,6 +12,7 @@ import pytest
 from engine.events.system import SystemSampled
 from engine.orchestrator.watch import system
 from engine.orchestrator.watch.system import SystemSampler
+from engine.processes.usage import MachineUsage, machine_usage
 from tests.unit.orchestrator.memory_sink import MemorySink
 
 
@@ -52,6 +53,26 @@ def test_later_reports_combine_measurements(tmp_path: Path, monkeypatch: pytest.
     with SystemSampler(tmp_path, sink):
         wait_for(sink, 2)
     assert all(event(fields).seconds >= 0.1 for _, fields in sink.events)
+
+
+def test_sampling_continues_after_a_failed_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(system, "SAMPLE_S", 0.02)
+    calls: list[int] = []
+
+    def failing() -> MachineUsage:
+        calls.append(1)
+        if len(calls) in (1, 3):
+            raise OSError("too many open files")
+        return machine_usage()
+
+    monkeypatch.setattr(system, "machine_usage", failing)
+    sink = MemorySink()
+    with SystemSampler(tmp_path, sink):
+        wait_for(sink, 2)
+    assert len(sink.events) >= 2
+    assert len(calls) >= 5
 
 
 def test_a_failing_sink_does_not_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
