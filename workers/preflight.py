@@ -16,8 +16,9 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "webapp.settings")
 django.setup()
 
 from engine.config.base import parse_settings  # noqa: E402  (needs the app registry)
-from engine.config.recipes import resolve  # noqa: E402
+from engine.config.recipes import RECIPES, resolve  # noqa: E402
 from engine.errors import ConfigError  # noqa: E402
+from webapp.runs.services.drafts import draft  # noqa: E402
 from workers import stores  # noqa: E402
 from workers.launchers import LAUNCHERS  # noqa: E402
 
@@ -31,7 +32,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="override a setting")
     options = parser.parse_args(arguments)
     try:
-        run = resolve(options.recipe, parse_settings(options.set))
+        # Shipped recipes need no database.
+        settings = parse_settings(options.set)
+        is_shipped = options.recipe in RECIPES
+        run = (
+            resolve(options.recipe, settings)
+            if is_shipped
+            else draft(recipe=options.recipe, overrides=settings).resolved()
+        )
         LAUNCHERS[run.launcher.backend].check(run)
         stores.check(run)
     except ConfigError as error:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from engine.config.learning.fine_tuning import TrajectoryQuery
-from engine.config.recipes import resolve
 from engine.config.run import FineTuneRun, parse_run_config
 from engine.errors import ConfigError, Problem
 from engine.events.stored_trajectories import TRAJECTORIES_FILE, StoredTrajectory, write_trajectories
 from webapp.rollouts.selectors import learning
+from webapp.runs.services.drafts import draft
 
 _REPORT_EVERY_S = 2.0
 
@@ -32,7 +32,7 @@ def query_of_recipe(recipe: str, overrides: Mapping[str, Any]) -> tuple[Trajecto
         ConfigError: no such recipe, a wrong setting, an unknown name in the query, or a recipe that trains on
             something else.
     """
-    query_and_seed = query_of(resolve(recipe, overrides).model_dump(mode="json"))
+    query_and_seed = query_of(draft(recipe=recipe, overrides=overrides).resolved().model_dump(mode="json"))
     if query_and_seed is None:
         raise ConfigError(
             f"the recipe '{recipe}' does not train on stored trajectories: choose one that does (fine-tune)"

@@ -101,3 +101,11 @@ def test_page_api_and_command_save_list_use_and_remove_recipes() -> None:
     assert {"recipe.save", "recipe.remove"} <= set(AuditEntry.objects.values_list("action", flat=True))
     # Runs of a removed recipe keep their page.
     assert operator.get(f"/runs/{Run.objects.latest('pk').pk}/?tab=configuration").status_code == 200
+
+
+def test_saved_recipes_choose_trajectories() -> None:
+    save_recipe(run=runs.create(recipe="quickstart-fine-tune"), name="mine")
+    client = signed_in(Role.OPERATOR, "ada")
+    answer = client.post("/api/v1/trajectories/choose", {"recipe": "mine"}, content_type="application/json")
+    assert (answer.status_code, answer.json()["ids"]) == (200, [])
+    assert json.loads(run_command("trajectories", "count", "--recipe", "mine"))["trajectories"] == 0
