@@ -69,7 +69,8 @@ def test_thoughts_and_actions_are_searched(yard: Yard) -> None:
     assert any(line.startswith(f"{place}?from=") and "#step-" in line for line in lines)
     assert run_command("search", "line", "--place", "patches") == "0 of 0 trajectories\n"
     assert client.get("/api/v1/trajectories?q=line&place=patches").json()["total"] == 0
-    assert "expected one of steps" in client.get("/api/v1/trajectories?q=line&place=x").json()["detail"]
+    detail = client.get("/api/v1/trajectories?q=line&place=x").json()["detail"]
+    assert "'thoughts', 'actions'" in detail[0]["msg"]
     assert lines[-1].endswith(f"of {answer['total']} trajectories")
 
 
