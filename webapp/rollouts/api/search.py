@@ -10,7 +10,7 @@ from ninja import Query, Router, Schema
 from ninja.errors import HttpError
 
 from webapp.api.auth import caller, operator, role_of_caller, viewer
-from webapp.core.permissions import check_author
+from webapp.core.permissions import Person, check_author
 from webapp.rollouts.api.trajectories import MAX_SIZE, TrajectoryOut
 from webapp.rollouts.contexts.snippets import snippet
 from webapp.rollouts.models.searches import SavedSearch
@@ -120,10 +120,8 @@ def list_searches(request: HttpRequest) -> list[dict[str, Any]]:
 @router.put("/searches/{name}", auth=operator, response=SavedSearchOut)
 def save_search(request: HttpRequest, name: str, body: TrajectoryFilters) -> dict[str, Any]:
     """Save a search, or change one's own; administrators may change any."""
-    user = caller(request)
-    if (known := saved_reads.saved_search(name)) is not None:
-        check_author(known.author_id, role_of_caller(request), user.pk)
-    return saved_record(saved_writes.save(name=name, filters=body, actor=user))
+    person = Person(caller(request), role_of_caller(request))
+    return saved_record(saved_writes.save(name=name, filters=body, actor=person))
 
 
 @router.delete("/searches/{name}", auth=operator, response={204: None})

@@ -8,6 +8,7 @@ from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
 from engine.errors import ConfigError
+from webapp.core.permissions import Person, check_author
 from webapp.core.services import audit
 from webapp.rollouts.models.searches import SavedSearch
 from webapp.rollouts.selectors.filters import TrajectoryFilters
@@ -17,8 +18,8 @@ MOST = 200
 NAME = r"\w[\w .,:()+-]{0,79}"
 
 
-def save(*, name: str, filters: TrajectoryFilters, actor: User | None = None) -> SavedSearch:
-    """Save a search under a new name, or change the one with this name.
+def save(*, name: str, filters: TrajectoryFilters, actor: Person | None = None) -> SavedSearch:
+    """Save a search under a new name, or change one's own; administrators and commands may change any.
 
     Args:
         name: at most 80 letters, digits, spaces and ``_.,:()+-``.
@@ -27,7 +28,9 @@ def save(*, name: str, filters: TrajectoryFilters, actor: User | None = None) ->
 
     Raises:
         ConfigError: a value is not valid; nothing was stored.
+        PermissionDenied: the search of this name is another person's.
     """
+    user = actor.user if actor is not None else None
     name = name.strip()
     if not re.fullmatch(NAME, name):
         raise ConfigError(
@@ -40,14 +43,16 @@ def save(*, name: str, filters: TrajectoryFilters, actor: User | None = None) ->
         if search is None:
             if SavedSearch.objects.count() >= MOST:
                 raise ConfigError(f"there are {MOST} saved searches: remove one first")
-            search = SavedSearch(name=name, author=actor)
+            search = SavedSearch(name=name, author=user)
+        elif actor is not None:
+            check_author(search.author_id, actor.role, actor.user.pk)
         search.filters = filters.chosen()
         try:
             with transaction.atomic():
                 search.save()
         except IntegrityError:
             raise ConfigError(f"name: somebody else has just saved a search {name!r}") from None
-        audit.record(actor=actor, action="search.save", target=str(search), changes=search.filters)
+        audit.record(actor=user, action="search.save", target=str(search), changes=search.filters)
     return search
 
 

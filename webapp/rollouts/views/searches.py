@@ -30,17 +30,14 @@ def trajectory_search(request: HttpRequest, person: Person) -> HttpResponse:
 def search_save(request: HttpRequest, person: Person) -> HttpResponseRedirect:
     """Save the search of the field ``query`` under a name, and show it again."""
     posted = posted_of(request)
-    name = posted.get("name", "").strip()
     query = QueryDict(posted.get("query", "")[:10_000], mutable=False)
     filters, _ = parse_filters(query.dict())
-    if (known := saved_search(name)) is not None:
-        check_author(known.author_id, person.role, person.user.pk)
     try:
-        writes.save(name=name, filters=filters, actor=person.user)
+        saved = writes.save(name=posted.get("name", ""), filters=filters, actor=person)
     except ConfigError as error:
         messages.error(request, f"The search was not saved: {error}")
     else:
-        messages.success(request, f"Search {name} was saved.")
+        messages.success(request, f"Search {saved.name} was saved.")
     return HttpResponseRedirect(f"{reverse('trajectory-search')}?{query.urlencode()}")
 
 

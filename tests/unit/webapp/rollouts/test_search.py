@@ -280,6 +280,8 @@ def test_searches_are_saved_and_shared(yard: Yard) -> None:
     assert "of 0 trajectories" in run_command("search", "--saved", "passed ones", "--run", 999_999)
     assert eve.post("/trajectories/searches/save/", form).status_code == 403
     assert eve.put("/api/v1/searches/passed ones", {"q": "x"}, "application/json").status_code == 403
+    assert eve.put("/api/v1/searches/%20passed ones", {"q": "x"}, "application/json").status_code == 403
+    assert SavedSearch.objects.get().filters == {"q": "comparison", "verdict": "passed"}
     assert eve.delete("/api/v1/searches/passed ones").status_code == 403
     assert eve.post("/trajectories/searches/passed ones/remove/").status_code == 403
     changed = ada.put("/api/v1/searches/passed ones", {"q": "x"}, "application/json").json()
