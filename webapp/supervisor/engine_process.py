@@ -3,11 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+SECRETS = frozenset(
+    {
+        "DATABASE_URL",
+        "EMAIL_URL",
+        "REDIS_URL",
+        "TRAINYARD_SECRET_KEY",
+        "TRAINYARD_SEALING_KEYS",
+        "TRAINYARD_ENDPOINT_KEY",
+        "TRAINYARD_VLLM_KEY",
+        "RAY_AUTH_TOKEN",
+    }
+)
+"""Environment variables withheld from processes of the engine. A run authenticates with its token only and
+receives the keys of its endpoints by other means."""
 
 
 class EngineFailedError(Exception):
@@ -15,7 +31,7 @@ class EngineFailedError(Exception):
 
 
 def engine_json(arguments: Sequence[str], *, project: Path, stdin: str = "", timeout_s: float = 60.0) -> Any:
-    """Run ``python -m ARGUMENTS`` and return the JSON that it prints.
+    """Run ``python -m ARGUMENTS`` without ``SECRETS`` and return the JSON that it prints.
 
     Args:
         arguments: module of the engine, and its arguments.
@@ -30,6 +46,7 @@ def engine_json(arguments: Sequence[str], *, project: Path, stdin: str = "", tim
         done = subprocess.run(
             [sys.executable, "-m", *arguments],
             cwd=project,
+            env={key: value for key, value in os.environ.items() if key not in SECRETS},
             input=stdin,
             capture_output=True,
             text=True,

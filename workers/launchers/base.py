@@ -14,20 +14,6 @@ from engine.config.run import AnyRun
 Endpoints: TypeAlias = Mapping[str, Mapping[str, str]]
 """Endpoint name → address and key."""
 PROJECT = Path(__file__).resolve().parent.parent.parent
-SECRETS = frozenset(
-    {
-        "DATABASE_URL",
-        "EMAIL_URL",
-        "REDIS_URL",
-        "TRAINYARD_SECRET_KEY",
-        "TRAINYARD_SEALING_KEYS",
-        "TRAINYARD_ENDPOINT_KEY",
-        "TRAINYARD_VLLM_KEY",
-        "RAY_AUTH_TOKEN",
-    }
-)
-"""Environment variables withheld from engines. An engine authenticates with its run's token only and receives
-the keys of its endpoints by other means."""
 
 
 class ProcessState(StrEnum):

@@ -24,9 +24,9 @@ from engine.files import atomic_write
 from engine.processes import process_start
 from engine.processes.memory import was_killed_for_memory
 from engine.redaction import redactor
+from webapp.supervisor.engine_process import SECRETS
 from workers.launchers.base import (
     PROJECT,
-    SECRETS,
     Endpoints,
     LaunchOrder,
     ProcessReport,

@@ -23,7 +23,8 @@ from engine.config.launcher import RayConfig
 from engine.config.placement import run_bundles
 from engine.config.run import AnyRun
 from engine.errors import ConfigError, Problem
-from workers.launchers.base import PROJECT, SECRETS, LaunchOrder, ProcessReport, ProcessState, Recorder
+from webapp.supervisor.engine_process import SECRETS
+from workers.launchers.base import PROJECT, LaunchOrder, ProcessReport, ProcessState, Recorder
 from workers.launchers.ray.jobs import (
     ADDRESS_VARIABLE,
     ENTRYPOINT_FAILED,
