@@ -28,7 +28,10 @@ def websearch(q: str) -> str:
 def candidates(q: str) -> str:
     """Return the query without the order of words in phrases: an index alone answers it."""
     return " or ".join(
-        " ".join([*wanted, *(f"-{words}" for words in unwanted if " " not in words)])
+        " ".join(
+            [f'"{word}"' for words in wanted for word in words.split()]  # without quotes, or is an operator
+            + [f'-"{words}"' for words in unwanted if " " not in words]
+        )
         for wanted, unwanted in _alternatives(q)
     )
 

@@ -314,12 +314,16 @@ def agreements() -> dict[str, Agreements]:
 
 
 def _is_hit(hits: dict[str, Any] | None, step: int | None) -> bool | None:
-    """Return whether a step (None: the trajectory) has a hit; None if not all hits are stored."""
+    """Return whether a step (None: the trajectory) has a hit.
+
+    None if not all hits are stored, or one is of the whole trajectory: it may mean any step.
+    """
     if hits is None or step is None:
         return hits is not None
-    if step in {index for index, _ in hits["first"]}:
+    steps = {index for index, _ in hits["first"]}
+    if step in steps:
         return True
-    return False if hits["count"] == len(hits["first"]) else None
+    return False if hits["count"] == len(hits["first"]) and None not in steps else None
 
 
 def _agreement(count: Counter[tuple[bool, bool]] | None) -> Agreement | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import connection, transaction
 
+from webapp.rollouts.models.scans import Scan
 from webapp.rollouts.models.trajectories import Group, TokenTrace, Trajectory
 from webapp.rollouts.services.store import refresh_groups
 from webapp.runs.models.alerts import Alert
@@ -19,8 +20,14 @@ from webapp.runs.models.runs import Run
 
 PART_TRAJECTORIES, PART_EVENTS = 200, 10_000
 """Rows that one call of ``remove_part`` deletes; the run is locked for some tenths of a second."""
-_PARTS = tuple(part.related_model._meta.db_table for part in Trajectory._meta.related_objects)
-"""Tables that reference a trajectory by ``trajectory_id``."""
+_PARTS = tuple(
+    sorted(
+        (part.related_model._meta.db_table for part in Trajectory._meta.related_objects),
+        key=lambda table: (table != Scan._meta.db_table, table),
+    )
+)
+"""Tables that reference a trajectory by ``trajectory_id``. Scans are the first: workers lock the scan while
+they write passages, so a deletion waits for them and leaves none of their passages."""
 
 
 @transaction.atomic

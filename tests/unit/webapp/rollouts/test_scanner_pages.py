@@ -113,6 +113,10 @@ def test_labels_measure_precision_and_recall(yard: Yard) -> None:
     Scan.objects.filter(pk=hit.pk).update(hits={"edited_tests": {"count": 30, "first": [[0, "a"]]}})
     listed = {record["name"]: record for record in signed_in(Role.VIEWER).get("/api/v1/scanners").json()}
     assert listed["edited_tests"]["step_recall"] == 1.0, "whether step 2 has a hit is not stored"
+    whole = {"count": 2, "first": [[0, "a"], [None, ""]]}
+    Scan.objects.filter(pk=hit.pk).update(hits={"edited_tests": whole})
+    listed = {record["name"]: record for record in signed_in(Role.VIEWER).get("/api/v1/scanners").json()}
+    assert listed["edited_tests"]["step_recall"] == 1.0, "a hit of the trajectory may mean step 2"
     page = signed_in(Role.VIEWER).get("/scanners/").content.decode()
     assert 'title="1 steps found, 0 missed">100' in page
 

@@ -19,9 +19,9 @@ from webapp.models import AuditEntry, Passage, Run, SavedSearch, Scan, Trajector
 from webapp.rollouts.contexts.snippets import snippet
 from webapp.rollouts.selectors.filters import TrajectoryFilters, parse_filters
 from webapp.rollouts.selectors.passages import Match
-from webapp.rollouts.selectors.query_words import wanted_pattern, websearch
+from webapp.rollouts.selectors.query_words import candidates, wanted_pattern, websearch
 from webapp.rollouts.selectors.search import search
-from webapp.rollouts.services import passages, scans, searches
+from webapp.rollouts.services import passages, removal, scans, searches
 from workers import app as tasks
 
 pytestmark = pytest.mark.django_db
@@ -180,6 +180,7 @@ def test_a_repeated_trajectory_is_indexed_again() -> None:
     later.trajectory(ref(0, "a", 0))
     post(newer, later)
     assert (total(q="armadillo"), Scan.objects.get().is_indexed) == (0, False)
+    assert removal._PARTS[0] == Scan._meta.db_table, "a worker that indexes locks the scan"
     index()
     assert total(q="look") == 1
 
@@ -244,6 +245,17 @@ def test_snippet_highlights_search_words() -> None:
     assert (excerpt.query, excerpt.label) == ("#patch", "patch")
     assert wanted_pattern("-only") is None
     assert websearch('np.array "a-b" -x or (c)') == '"np array" "a b" -"x" or "c"'
+    assert candidates('"trial or error" -or or c') == '"trial" "or" "error" -"or" or "c"'
+
+
+def test_a_search_that_compared_not_all_texts_says_so(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = signed_in(Role.VIEWER)
+    query = {"q": '"316 316 comparison"'}
+    assert "No trajectory matches" in client.get("/trajectories/", query).content.decode()
+    monkeypatch.setattr("webapp.rollouts.selectors.passages.MOST_CANDIDATES", 1)
+    page = client.get("/trajectories/", query).content.decode()
+    assert "No trajectory matches" not in page
+    assert "those of older rollouts were not compared" in page
 
 
 def test_invalid_filters_are_named(yard: Yard) -> None:
