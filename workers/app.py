@@ -29,8 +29,8 @@ REAP_EVERY_S = 30.0
 SCAN_EVERY_S = 300.0
 NOTIFY_EVERY_S = 30.0
 TASK_LIMIT_S = 120.0
-"""Scanners, index and notifications take a few seconds, a model up to a minute; the process of a longer task
-is ended."""
+"""Scanners, index and notifications take a few seconds, a model up to 90; the process of a longer task is
+ended."""
 
 app = Celery("trainyard", broker=settings.CELERY_BROKER_URL)
 app.conf.update(
@@ -60,6 +60,11 @@ app.conf.update(
         },
         "scan": {
             "task": TaskName.SCAN.value,
+            "schedule": SCAN_EVERY_S,
+            "options": {"expires": SCAN_EVERY_S},
+        },
+        "judge": {
+            "task": TaskName.JUDGE.value,
             "schedule": SCAN_EVERY_S,
             "options": {"expires": SCAN_EVERY_S},
         },
@@ -101,10 +106,17 @@ def sync_dataset(name: str, run_id: int | None = None) -> None:
 
 @app.task(name=TaskName.SCAN.value, time_limit=TASK_LIMIT_S)
 def scan() -> None:
-    """Scan, index and judge finished trajectories for a while; send the task again if there is more."""
-    is_left = [work() for work in (scans.scan_pending, passages.index_pending, judging.judge_pending)]
+    """Scan and index finished trajectories for a few seconds; send the task again if there is more."""
+    is_left = [work() for work in (scans.scan_pending, passages.index_pending)]
     if any(is_left):
         send(TaskName.SCAN)
+
+
+@app.task(name=TaskName.JUDGE.value, time_limit=TASK_LIMIT_S)
+def judge() -> None:
+    """Ask models about some finished trajectories; send the task again if there is more."""
+    if judging.judge_pending():
+        send(TaskName.JUDGE)
 
 
 @app.task(name=TaskName.NOTIFY.value, time_limit=TASK_LIMIT_S)

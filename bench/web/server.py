@@ -73,8 +73,8 @@ def _wait(url: str) -> None:
 
 @contextlib.contextmanager
 def worker(environment: dict[str, str]) -> Iterator[None]:
-    """Run a Celery worker of two processes, without beat."""
-    celery = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--concurrency", "2"]
+    """Run a Celery worker of three processes, without beat."""
+    celery = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--concurrency", "3"]
     process = subprocess.Popen(
         [*celery, "--loglevel", "ERROR"], env=environment, cwd=PROJECT, start_new_session=True
     )

@@ -29,7 +29,7 @@ _KEY = RolloutKey(iteration=0, phase="scan", task_id="", index=0)
 class Questions(BaseModel):
     """Questions to one model."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)  # the input has the key
 
     endpoint: Endpoint
     policy: EndpointPolicyConfig

@@ -30,12 +30,15 @@ class TaskName(StrEnum):
     REAP = "trainyard.reap"
     SYNC_DATASET = "trainyard.sync_dataset"
     SCAN = "trainyard.scan"
+    JUDGE = "trainyard.judge"
     WATCH = "trainyard.watch"
     NOTIFY = "trainyard.notify"
     DELETE_RUN = "trainyard.delete_run"
 
 
-_PRIORITIES = {TaskName.NOTIFY: 6, TaskName.SCAN: 9, TaskName.WATCH: 9}
+_PRIORITIES = {TaskName.NOTIFY: 6} | dict.fromkeys(
+    (TaskName.SCAN, TaskName.JUDGE, TaskName.WATCH, TaskName.DELETE_RUN), 9
+)
 """By Redis's order: 9 is the lowest priority, 0 the highest and that of the other tasks."""
 
 

@@ -272,7 +272,8 @@ def _specs(stack: Stack, ports: Ports) -> list[ServiceSpec]:
         # Without a known proxy, local clients could forge their address by these headers.
         *(() if "FORWARDED_ALLOW_IPS" in os.environ else ("--no-proxy-headers",)),
     ]
-    worker = [*celery, "worker", "--concurrency", "2", "--loglevel", "WARNING"]
+    # One process may scan and one wait for a model: the third one launches and stops runs.
+    worker = [*celery, "worker", "--concurrency", "3", "--loglevel", "WARNING"]
     # The schedule is kept in memory: a schedule file would not survive a kill.
     beat = [*celery, "beat", "--loglevel", "WARNING", "--scheduler", "celery.beat:Scheduler", "--pidfile", ""]
     commands = {

@@ -1,17 +1,18 @@
 """Scans of rollouts with rubrics: what a model is asked, and what its answers become.
 
-The workers ask (``workers.judging``), some rollouts at a time, after scanners and index. A scan asks about at
-most as many rollouts as its person allowed.
+The workers ask (``workers.judging``), some rollouts at a time. A scan asks about at most as many rollouts as
+its person allowed.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.contrib.auth.models import User
-from django.db import transaction
-from django.db.models import F
+from django.db import InterfaceError, OperationalError, transaction
+from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from engine.errors import ConfigError
@@ -31,6 +32,8 @@ from webapp.runs.models.runs import Run
 
 BATCH = 8
 """Rollouts that are asked about at once."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +90,7 @@ def start(*, scanner: EnteredScanner, run: Run, most: int, actor: User | None = 
     audit.record(
         actor=actor, action="scanner.ask", run_id=run.pk, target=f"scan {judgement.pk}", changes=changes
     )
-    send_on_commit(TaskName.SCAN)
+    send_on_commit(TaskName.JUDGE)
     return judgement
 
 
@@ -103,12 +106,13 @@ def stop(*, judgement: Judgement, actor: User | None = None) -> None:
 def end(judgement: Judgement, problem: str = "") -> bool:
     """End a scan; return False if it had ended."""
     values = {"finished_at": timezone.now()} | ({"problem": problem[:1_000]} if problem else {})
-    return bool(Judgement.objects.filter(pk=judgement.pk, finished_at=None).update(**values))
+    return bool(_unfinished(judgement).update(**values))
 
 
 def next_batch() -> Batch | None:
     """Return the next questions of the oldest scan, counted as asked; None without any."""
-    for judgement in Judgement.objects.filter(finished_at=None).select_related("scanner").order_by("pk"):
+    unfinished = Judgement.objects.filter(finished_at=None).select_related("scanner").order_by("pk")
+    while judgement := unfinished.first():
         scanner = judgement.scanner
         if scanner.removed or scanner.version != judgement.version:
             end(judgement, "the scanner was removed or changed")
@@ -123,21 +127,38 @@ def next_batch() -> Batch | None:
         if not rows:
             end(judgement)
             continue
-        questions = [
-            question(
-                scanner.rubric,
-                scans.view(row).steps,
-                statement=row.task.problem_statement if row.task else "",
-                patch=row.patch,
+        asked = [(row, about) for row in rows if (about := _question(scanner.rubric, row)) is not None]
+        if len(asked) < len(rows):
+            _unfinished(judgement).update(problem="a rollout cannot be read; the log of the workers says why")
+        if asked:
+            return Batch(
+                judgement=judgement,
+                endpoint=endpoint,
+                key=key,
+                rows=[row for row, _ in asked],
+                questions=[about for _, about in asked],
             )
-            for row in rows
-        ]
-        return Batch(judgement=judgement, endpoint=endpoint, key=key, rows=rows, questions=questions)
     return None
 
 
+def _question(rubric: str, row: Trajectory) -> Question | None:
+    """Return the question about a rollout; None if it cannot be read."""
+    statement = row.task.problem_statement if row.task else ""
+    try:
+        return question(rubric, scans.view(row).steps, statement=statement, patch=row.patch)
+    except (OSError, OperationalError, InterfaceError):  # trouble of this machine: a later task tries again
+        raise
+    except Exception:  # models and sandboxes determine the steps: none may hold up the others
+        log.exception("trajectory %d cannot be read for a question", row.pk)
+        return None
+
+
+def _unfinished(judgement: Judgement) -> QuerySet[Judgement]:
+    return Judgement.objects.filter(pk=judgement.pk, finished_at=None)
+
+
 def _claim(judgement: Judgement) -> list[Trajectory]:
-    """Return the next rollouts, and count them as asked."""
+    """Return the next rollouts, and count them as asked; none if the scan has ended meanwhile."""
     size = min(BATCH, judgement.most - judgement.asked)
     unread = Scan.objects.filter(run=judgement.run_id, trajectory_id__lt=judgement.before).exclude(
         versions__contains={judgement.scanner.name: judgement.version}
@@ -145,15 +166,14 @@ def _claim(judgement: Judgement) -> list[Trajectory]:
     ids = list(unread.order_by("-trajectory_id").values_list("pk", flat=True)[:size])
     if not ids:
         return []
-    judgement.before = ids[-1]
-    judgement.asked += len(ids)
-    judgement.save(update_fields=["before", "asked"])
+    if not _unfinished(judgement).update(before=ids[-1], asked=F("asked") + len(ids)):
+        return []
     rows = Trajectory.objects.select_related("run", "task").defer("test_log", "detail", "error", "findings")
     return list(rows.filter(pk__in=ids).order_by("-pk"))
 
 
 def record(batch: Batch, replies: Sequence[Reply], *, ended: str = "") -> None:
-    """Store replies.
+    """Store replies; the scan ends if none of them is an answer of the model.
 
     Args:
         batch: the questions.
@@ -176,10 +196,11 @@ def record(batch: Batch, replies: Sequence[Reply], *, ended: str = "") -> None:
         found=F("found") + found,
         prompt_tokens=F("prompt_tokens") + sum(reply.prompt_tokens for reply in replies),
         generated_tokens=F("generated_tokens") + sum(reply.generated_tokens for reply in replies),
-        **({"problem": problem[:1_000]} if problem else {}),
     )
-    if ended:
-        end(batch.judgement, ended)
+    if ended or all(reply.problem for reply in replies):
+        end(batch.judgement, problem)
+    elif problem:
+        _unfinished(batch.judgement).update(problem=problem[:1_000])
     scans.notify(judged)
 
 

@@ -48,7 +48,7 @@ _MOST_CHARS = 10_000_000
 _ARGUMENT_CHARS = 1_000_000
 """Largest arguments that are read, as JSON; a step with larger ones is read without them."""
 LOCK = 0x5CA9
-"""Key of the advisory lock of the process that works on finished rollouts."""
+"""Key of the advisory lock of the process that scans or indexes."""
 
 log = logging.getLogger(__name__)
 
@@ -60,16 +60,14 @@ class _InUse:
     fingerprint: str
     versions: dict[str, int]
     entered: list[EnteredScanner]
-    rubrics: frozenset[str]
-    """Scanners whose hits ``services.judgements`` stores."""
 
     @classmethod
     def load(cls) -> _InUse:
         fingerprint = reads.fingerprint()  # before the scanners: one that changes now is scanned again
-        entered = list(EnteredScanner.objects.filter(removed=False, problem=""))
-        rubrics = frozenset(scanner.name for scanner in entered if scanner.rubric)
-        versions = {n: v for n, v in reads.current_versions().items() if n not in rubrics}
-        return cls(fingerprint, versions, [scanner for scanner in entered if not scanner.rubric], rubrics)
+        entered = list(EnteredScanner.objects.filter(removed=False, problem="", rubric=""))
+        versions = {rule.name: rule.version for rule in RULES.values()}
+        versions |= {scanner.name: scanner.version for scanner in entered}
+        return cls(fingerprint, versions, entered)
 
     def count_slow(self, scanner: EnteredScanner, problem: str) -> None:
         """Count a search that took too long; after ``MOST_SLOW`` use the expression no longer."""
@@ -167,11 +165,15 @@ def _store(
     if stored is None:
         return False
     stored.fingerprint = in_use.fingerprint
-    kept = {name: v for name, v in stored.versions.items() if name in in_use.rubrics}
+    # ``services.judgements`` stores the hits of rubrics, and may have stored those of a new one meanwhile.
+    rubrics = set(
+        EnteredScanner.objects.filter(removed=False).exclude(rubric="").values_list("name", flat=True)
+    )
+    kept = {name: v for name, v in stored.versions.items() if name in rubrics}
     read = {name: v for name, v in in_use.versions.items() if found.get(name, ()) is not None}
-    stored.versions = kept | read
-    stored.hits = {name: hits for name, hits in stored.hits.items() if name in kept} | {
-        name: stored_hits(listed) for name, listed in found.items() if listed
+    stored.versions = read | kept
+    stored.hits = {name: stored_hits(listed) for name, listed in found.items() if listed} | {
+        name: hits for name, hits in stored.hits.items() if name in kept
     }
     stored.found = sorted(stored.hits)
     stored.purpose_steps = [thinking[name].steps for name in PURPOSES] if thinking else []

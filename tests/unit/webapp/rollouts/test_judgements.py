@@ -47,8 +47,8 @@ def newest(yard: Yard) -> list[int]:
 
 
 def test_workers_ask_about_the_newest_rollouts(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
-    def script(body: Any, _number: int) -> Reply:
-        return NO if "step 3 is missing" in body["messages"][1]["content"] else YES
+    def script(_body: Any, number: int) -> Reply:
+        return NO if number == 2 else YES
 
     monkeypatch.setattr(judgements, "BATCH", 2)
     ids = newest(yard)
@@ -60,11 +60,12 @@ def test_workers_ask_about_the_newest_rollouts(yard: Yard, monkeypatch: pytest.M
         assert judging.judge_pending()
         assert not judging.judge_pending()
         started.refresh_from_db()
-        assert (started.asked, started.answered, started.found, started.unanswered) == (3, 3, 3, 0)
+        assert (started.asked, started.answered, started.found, started.unanswered) == (3, 3, 2, 0)
         assert (started.prompt_tokens, started.generated_tokens, started.problem) == (300, 60, "")
         assert started.finished_at is not None
         judged = Trajectory.objects.filter(reads.has_hit("compares")).order_by("-pk")
-        assert list(judged.values_list("pk", flat=True)) == ids[:3]
+        assert list(judged.values_list("pk", flat=True)) == ids[:2]
+        assert Scan.objects.get(pk=ids[2]).versions["compares"] == 1
         assert Scan.objects.get(pk=ids[0]).hits["compares"] == {"count": 1, "first": [[0, ""]]}
         assert all(headers["authorization"] == f"Bearer {KEY}" for headers in server.headers)
         assert all(body["max_tokens"] == judging.MOST_TOKENS for body in server.requests)
@@ -77,7 +78,7 @@ def test_workers_ask_about_the_newest_rollouts(yard: Yard, monkeypatch: pytest.M
     scans.scan(trajectory_ids=ids)
     assert Scan.objects.get(pk=ids[0]).hits["compares"]["count"] == 1, "other scanners keep the hits"
     share = reads.shares([yard.run.pk])[yard.run.pk]["compares"]
-    assert (share.scanned, share.found) == (6, 6)
+    assert (share.scanned, share.found) == (6, 5)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +105,68 @@ def test_other_answers_are_counted_as_none(
     page = signed_in(Role.OPERATOR).get("/scanners/").content.decode()
     assert HOSTILE not in page
     assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("is_second_answered", [False, True])
+def test_a_batch_without_an_answer_ends_the_scan(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch, is_second_answered: bool
+) -> None:
+    monkeypatch.setattr(judging, "MAX_RETRIES", 0)
+    monkeypatch.setattr(judgements, "BATCH", 2)
+    refusal = Reply(status=400, error={"message": "too long"})
+    with openai_server([refusal, YES] if is_second_answered else [refusal]) as server:
+        judgements.start(scanner=rubric(server), run=yard.run, most=100)
+        judging.judge_pending()
+    done = Judgement.objects.get()
+    assert (done.asked, done.answered) == (2, int(is_second_answered))
+    assert (done.finished_at is None) == is_second_answered
+    assert "answered 400" in done.problem
+
+
+def test_rollouts_that_cannot_be_read_do_not_hold_up_the_others(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids, view = newest(yard), scans.view
+
+    def fail(row: Trajectory) -> Any:
+        if row.pk in ids[:2]:
+            raise RecursionError
+        return view(row)
+
+    monkeypatch.setattr(judgements, "BATCH", 2)
+    monkeypatch.setattr(scans, "view", fail)
+    judgements.start(scanner=rubric(), run=yard.run, most=3)
+    batch = judgements.next_batch()
+    assert batch is not None
+    assert [row.pk for row in batch.rows] == ids[2:3]
+    assert (Judgement.objects.get().asked, len(batch.questions)) == (3, 1)
+    assert "cannot be read" in Judgement.objects.get().problem
+
+
+def test_a_stopped_scan_keeps_its_reason_and_asks_no_more(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(judgements, "BATCH", 1)
+    started = judgements.start(scanner=rubric(), run=yard.run, most=5)
+    batch = judgements.next_batch()
+    assert batch is not None
+    judgements.stop(judgement=started)
+    reply = judgements.Reply(text="what?", problem="", prompt_tokens=1, generated_tokens=1)
+    judgements.record(batch, [reply])
+    assert judgements._claim(started) == []
+    assert (Judgement.objects.get().problem, Judgement.objects.get().asked) == ("stopped", 1)
+
+
+def test_a_scan_keeps_hits_of_a_rubric_that_was_entered_meanwhile(yard: Yard) -> None:
+    in_use = scans._InUse.load()
+    judgements.start(scanner=rubric(), run=yard.run, most=1)
+    batch = judgements.next_batch()
+    assert batch is not None
+    reply = judgements.Reply(text="ANSWER: YES\nSTEPS: 0", problem="", prompt_tokens=5, generated_tokens=1)
+    judgements.record(batch, [reply])
+    assert scans._scan_one(batch.rows[0].pk, in_use) is not None
+    scan = Scan.objects.get(pk=batch.rows[0].pk)
+    assert ("compares" in scan.found, "edited_tests" in scan.versions) == (True, True)
 
 
 def test_failures_of_an_endpoint_are_retried(yard: Yard) -> None:
@@ -133,16 +196,14 @@ def test_a_killed_worker_repeats_no_cost(yard: Yard, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(judgements, "BATCH", 2)
     judgements.start(scanner=rubric(), run=yard.run, most=100)
-    monkeypatch.setattr("workers.judging.subprocess.run", killed)
+    monkeypatch.setattr("workers.judging.engine_json", killed)
     with pytest.raises(KilledError):
         judging.judge_pending()
     first = Judgement.objects.get()
-    assert (first.asked, first.answered, first.finished_at) == (
-        min(judgements.BATCH, len(newest(yard))),
-        0,
-        None,
-    )
-    assert judgements.next_batch() is None or Judgement.objects.get().asked > first.asked
+    assert (first.asked, first.answered, first.finished_at) == (2, 0, None)
+    second = judgements.next_batch()
+    assert second is not None
+    assert [row.pk for row in second.rows] == newest(yard)[2:4]
 
 
 def test_a_scan_ends_with_its_scanner_or_endpoint(yard: Yard) -> None:
@@ -169,17 +230,19 @@ def test_a_later_attempt_gets_no_hits_of_the_earlier_one(yard: Yard) -> None:
     assert (Judgement.objects.get().answered, Judgement.objects.get().prompt_tokens) == (0, 5)
 
 
-def test_tasks_scan_first_and_judge_then(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_asks_until_the_scan_ends(yard: Yard, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
     monkeypatch.setattr(tasks, "send", lambda *arguments: sent.append(arguments))
     with openai_server([NO]) as server:
         judgements.start(scanner=rubric(server), run=yard.run, most=2)
         tasks.scan()
-        assert not reads.pending().exists()
-        assert len(server.requests) == 2
+        assert server.requests == []
+        sent.clear()
+        tasks.judge()
+        assert (sent, len(server.requests)) == ([("trainyard.judge",)], 2)
         while sent:
             sent.clear()
-            tasks.scan()
+            tasks.judge()
     assert Judgement.objects.get().finished_at is not None
     assert Judgement.objects.get().found == 0
 
