@@ -25,11 +25,13 @@ from engine.scanners import patterns
 from engine.scanners.purposes import PURPOSES, Thinking, thinking_by_purpose
 from engine.scanners.rules import RULES, Hit
 from engine.scanners.trajectory import MOST_CHARS, ScannedStep, ScannedTrajectory, read_step
+from webapp.core.dispatch import TaskName, send_on_commit
 from webapp.core.services import notifications
 from webapp.core.services.locks import alone
 from webapp.rollouts.models.scans import EnteredScanner, Scan
 from webapp.rollouts.models.trajectories import Step, Trajectory
 from webapp.rollouts.selectors import scans as reads
+from webapp.runs.models.iterations import Iteration
 
 BATCH = 50
 """Most trajectories of one task."""
@@ -97,7 +99,23 @@ def scan(*, trajectory_ids: Iterable[int], seconds: float = math.inf) -> int:
         if time.monotonic() > until:
             break
     notify(scanned)
+    _watch(scanned)
     return len(scanned)
+
+
+def _watch(scanned: Iterable[Trajectory]) -> None:
+    """Send the task that compares counters, for runs whose finished iterations have now been scanned.
+
+    Ingest sends it when an iteration ends, which may be before its rollouts are scanned.
+    """
+    iterations: dict[int, set[int]] = defaultdict(set)
+    for row in scanned:
+        if row.phase == "train":
+            iterations[row.run_id].add(row.iteration)
+    for run_id, indices in iterations.items():
+        finished = Iteration.objects.filter(run=run_id, index__in=indices, finished_at__isnull=False)
+        if finished.exists() and not reads.pending().filter(run=run_id).exists():
+            send_on_commit(TaskName.WATCH, run_id)
 
 
 def scan_pending() -> bool:

@@ -69,6 +69,22 @@ def test_a_counter_that_rises_with_the_reward_raises_one_alert(run: Run) -> None
     assert not Alert.objects.filter(run=run).exists(), "an attempt that repeats the iterations repeats alerts"
 
 
+def test_counters_are_compared_when_finished_iterations_have_been_scanned(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[object] = []
+    monkeypatch.setattr(scans, "send_on_commit", lambda *arguments: sent.append(arguments))
+    Scan.objects.filter(run=run).update(fingerprint="")
+    while scans.scan_pending():
+        pass
+    assert sent == [("trainyard.watch", run.pk)]
+    Iteration.objects.filter(run=run).update(finished_at=None)
+    Scan.objects.filter(run=run).update(fingerprint="")
+    while scans.scan_pending():
+        pass
+    assert len(sent) == 1, "ingest sends it at the end of an iteration"
+
+
 def test_without_a_higher_reward_or_enough_rollouts_there_is_no_alert(run: Run) -> None:
     [evidence] = rising_with_reward(run)
     assert 0.3 < evidence.share.low < 0.75
