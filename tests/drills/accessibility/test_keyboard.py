@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.builders.web.page_builders import make_yard
 from tests.e2e.conftest import aside
+from webapp.rollouts.services import passages
 
 pytestmark = [pytest.mark.e2e]
 FOCUSED = """() => {
@@ -61,6 +62,8 @@ def test_runs_can_be_created_and_edited_by_keyboard(page: Page) -> None:
 
 def test_failed_trajectories_can_be_found_by_keyboard(page: Page) -> None:
     aside(make_yard, iterations=1, group_size=2)
+    while aside(passages.index_pending):
+        pass
     page.goto("/")
     page.keyboard.press("/")
     page.keyboard.type("comparison")
