@@ -340,7 +340,7 @@ def list_kept_files(request: HttpRequest) -> list[KeptFile]:
 
 @router.post("/disk/remove", auth=operator, response=list[KeptFileOut])
 def remove_files(request: HttpRequest) -> list[KeptFile]:
-    """Remove what neither a dataset nor a running curation uses; list what was removed."""
+    """Remove what no dataset uses, while no run goes on; list what was removed."""
     try:
         return remove_unused(actor=caller(request))
     except EngineFailedError as error:

@@ -109,7 +109,7 @@ def measure_difficulty(name: Name, as_json: AsJson = False) -> None:
 @app.command()
 def disk(
     remove: Annotated[
-        bool, typer.Option("--remove", help="Remove what neither a dataset nor a running curation uses.")
+        bool, typer.Option("--remove", help="Remove what no dataset uses, while no run goes on.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
