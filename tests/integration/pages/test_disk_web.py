@@ -54,7 +54,7 @@ def test_files_are_unknown_where_a_dataset_cannot_be_read(home: Path) -> None:
     (home / "datasets" / "odd" / "dataset.json").write_text("{")
     client = signed_in(Role.OPERATOR)
     assert "&#x27;odd&#x27; cannot be read" in client.get("/disk/").content.decode()
-    assert "Nothing was removed" in client.post("/disk/remove/", follow=True).content.decode()
+    assert "The removal failed" in client.post("/disk/remove/", follow=True).content.decode()
     response = client.post("/api/v1/disk/remove")
     assert (response.status_code, "'odd' cannot be read" in response.json()["detail"]) == (409, True)
     assert command_result("dataset", "disk", "--remove").status == 1
