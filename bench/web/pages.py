@@ -59,20 +59,7 @@ def addresses(runs: dict[str, tuple[int, str]], traced: int) -> Iterator[Address
     yield Address("trajectory", f"{middle.num_steps} steps", f"{group}{middle.index}/")
     yield Address("runs table", "newest", "/runs/")
     yield Address("runs table", "by held-out rate", "/runs/?sort=-heldout")
-    searches = {
-        "all": "", "words of thoughts": "q=traceback+empty", "phrase": "q=%22wrong+operator%22",
-        "rare word": "q=lineterminator", "words in patches": "q=return&place=patches",
-        "statements": "q=parser+timeout&place=statements",
-        "observations of a run": f"q=import&place=observations&run={large}",
-        "words in a run": f"q=reproduce+failure&run={large}", "failed": "verdict=failed",
-        "failed in a run": f"verdict=failed&run={large}", "one task": f"task={task_key(31)}",
-        "part of a task's name": "task=archive-100",
-        "scanner and failed": "scanner=edited_tests&verdict=failed",
-        "scanner and words": "scanner=edited_tests&q=traceback", "label": "label=look+again",
-        "label and scanner": "label=look+again&scanner=ran_project_tests", "held-out": "phase=eval",
-        "limits": "reward_min=0.5&steps_min=70", "signs of tampering": "finding=any",
-    }  # fmt: skip
-    for name, query in searches.items():
+    for name, query in searches(large).items():
         yield Address("search", name, f"/trajectories/?{query}")
     yield Address("comparison", "8 runs", f"/runs/compare/?runs={some}")
     yield Address("comparison", "points of 8 runs", f"/runs/series/?runs={some}&key=reward/mean")
@@ -99,20 +86,41 @@ def addresses(runs: dict[str, tuple[int, str]], traced: int) -> Iterator[Address
     }  # fmt: skip
     for name, path in others.items():
         yield Address("page", name, path)
-    lists = {
+    for name, path in lists(large, experiment, middle.pk, traced, some).items():
+        yield Address("api", name, f"/api/v1{path}")
+
+
+def searches(large: int) -> dict[str, str]:
+    """Return queries of the search by name; ``large`` is the number of the largest run."""
+    return {
+        "all": "", "words of thoughts": "q=traceback+empty", "phrase": "q=%22wrong+operator%22",
+        "rare word": "q=lineterminator", "words in patches": "q=return&place=patches",
+        "statements": "q=parser+timeout&place=statements",
+        "observations of a run": f"q=import&place=observations&run={large}",
+        "words in a run": f"q=reproduce+failure&run={large}", "failed": "verdict=failed",
+        "failed in a run": f"verdict=failed&run={large}", "one task": f"task={task_key(31)}",
+        "part of a task's name": "task=archive-100",
+        "scanner and failed": "scanner=edited_tests&verdict=failed",
+        "scanner and words": "scanner=edited_tests&q=traceback", "label": "label=look+again",
+        "label and scanner": "label=look+again&scanner=ran_project_tests", "held-out": "phase=eval",
+        "limits": "reward_min=0.5&steps_min=70", "signs of tampering": "finding=any",
+    }  # fmt: skip
+
+
+def lists(large: int, experiment: int, trajectory: int, traced: int, runs: str) -> dict[str, str]:
+    """Return paths of the API's lists and records by name."""
+    return {
         "runs": "/runs", "run": f"/runs/{large}", "iterations": f"/runs/{large}/iterations",
         "rollouts of a run": f"/runs/{large}/trajectories", "search": "/trajectories?q=traceback",
         "search, scanner": "/trajectories?scanner=edited_tests&verdict=failed",
         "behaviours": f"/runs/{large}/behaviours", "scanners": "/scanners", "datasets": "/datasets",
         "tasks": f"/datasets/{DATASET}/tasks", "health": f"/datasets/{DATASET}/health",
-        "experiment": f"/experiments/{experiment}/results", "comparison": f"/runs/compare?runs={some}",
-        "tasks by runs": f"/runs/compare/tasks?runs={some}", "trajectory": f"/trajectories/{middle.pk}",
+        "experiment": f"/experiments/{experiment}/results", "comparison": f"/runs/compare?runs={runs}",
+        "tasks by runs": f"/runs/compare/tasks?runs={runs}", "trajectory": f"/trajectories/{trajectory}",
         "token trace": f"/trajectories/{traced}/token-trace",
         "evaluation": f"/runs/{large}/evaluations/eval:heldout/0/report",
         "timeline": f"/runs/{large}/timeline",
     }  # fmt: skip
-    for name, path in lists.items():
-        yield Address("api", name, f"/api/v1{path}")
 
 
 def measure(client: httpx.Client, path: str, repeats: int) -> dict[str, float]:

@@ -8,7 +8,7 @@ from typing import Any
 from bench.web.pages import BAR_MS, CORE
 
 Row = tuple[str, str, str, bool | None]
-"""What was measured, the value, the bar, and whether it is held; None without a bar."""
+"""Name of a measurement, its value, its bar, and whether it is held; None without a bar."""
 TOKENS = "page: 64K tokens"
 MIB_FLAT = 16
 """Growth of the web process over the last nine tenths of the page views that counts as flat."""

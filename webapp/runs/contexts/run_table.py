@@ -39,7 +39,7 @@ class ColumnChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChoices:
-    """What the forms above the table offer."""
+    """Choices of the forms above the table."""
 
     states: tuple[str, ...]
     kinds: tuple[str, ...]
