@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 from collections.abc import Generator, Iterator
 
@@ -87,7 +88,15 @@ def django_db_modify_db_settings(
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Fail with a list of the open sessions that prevent removal of the test database."""
+    """Fail with a list of the open sessions that prevent removal of the test database.
+
+    On a busy machine tasks must not end early, nor may a session's use be recorded more than once.
+    """
+    from webapp.accounts import middleware
+    from webapp.rollouts.services import passages, scans
+
+    scans.TASK_S = passages.TASK_S = math.inf
+    middleware.EVERY_S = 1_000_000_000
     yield
     with django_db_blocker.unblock():
         assert_all_are_closed()

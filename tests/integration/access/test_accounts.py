@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from tests.builders.commands import run_command
 from tests.builders.web.web_builders import PASSWORD, bearer, launched, make_user, sign_in
+from webapp.accounts import middleware
 from webapp.accounts.services import accounts
 from webapp.core import rates
 from webapp.core.permissions import Role
@@ -151,7 +152,8 @@ def test_deactivating_a_user_ends_their_sessions() -> None:
     assert client.get("/").status_code == 302
 
 
-def test_session_use_is_recorded_once_a_minute() -> None:
+def test_session_use_is_recorded_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "EVERY_S", 60)
     client = browser(make_user("ada", Role.VIEWER))
     SignIn.objects.update(seen_at=timezone.now() - timedelta(hours=1))
     client.get("/")
