@@ -64,6 +64,12 @@ def _trainer(run: TrainRun) -> Iterable[Warned]:
             "trainer.precision",
             "bf16 on a CPU is slower than f32 unless the CPU supports it natively (AVX512-BF16 or AMX)",
         )
+    if run.sampling_precision != config.precision and run.algorithm.importance_correction == "none":
+        yield (
+            "policy.precision",
+            f"the policy is sampled in {run.sampling_precision} and trained in {config.precision}: "
+            "log-probabilities differ by rounding; algorithm.importance_correction = token_tis corrects it",
+        )
     if config.device == "cpu" and config.optimizer == "adamw_8bit":
         yield "trainer.optimizer", "adamw_8bit saves GPU memory; on a CPU it costs time"
     if not config.lora_rank and config.lora_alpha != TrainerConfig.model_fields["lora_alpha"].default:

@@ -108,6 +108,10 @@ class TransformerPolicyConfig(Section):
     """Minimum probability of a sampled token, as a share of the most likely one's; 0 samples from all."""
     max_batch: int = Field(default=64, ge=1)
     """Maximum number of sequences sampled at once, by each server with ``engine`` = ``vllm``."""
+    precision: Literal["auto", "f32", "bf16"] = "auto"
+    """Precision of sampling (and of a judge's scores) by either engine. ``auto``: in training as
+    ``trainer.precision``, else bf16 on a GPU and on processors that were measured to multiply it faster. The
+    built-in sampler computes built-in policies in f32 always."""
 
     @model_validator(mode="after")
     def _effective(self) -> TransformerPolicyConfig:

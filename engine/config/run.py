@@ -168,6 +168,11 @@ class TrainRun(_ActingRun):
         """Return the maximum length of a conversation in training and evaluations, tokens."""
         return max(self.agent.max_context, self.evaluation.max_context or 0)
 
+    @property
+    def sampling_precision(self) -> Literal["f32", "bf16"]:
+        """Return the precision in which the policy is sampled."""
+        return self.trainer.precision if self.policy.precision == "auto" else self.policy.precision
+
     @model_validator(mode="after")
     def _possible(self) -> Self:
         findings = find_contradictions(self)

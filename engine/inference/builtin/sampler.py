@@ -74,7 +74,8 @@ class TransformerPolicy(TrainablePolicy):
         low: half-precision type of a published model's matrix products, as in the trainer; None: its own.
         name: display name.
         trained: model in training; ``model`` is a copy, updated with each publication, so that training and
-            sampling may overlap.
+            sampling may overlap, or the copy have half precision.
+        threads: torch threads of the forward on a CPU; None: as the process sets them.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class TransformerPolicy(TrainablePolicy):
         low: torch.dtype | None = None,
         name: str = "transformer",
         trained: LanguageModel | None = None,
+        threads: int | None = None,
     ) -> None:
         self.name = name
         self.chat = chat
@@ -94,6 +96,7 @@ class TransformerPolicy(TrainablePolicy):
         self.version = version
         self._model = model
         self._trained = trained
+        self._threads = threads
         self._max_batch = max_batch
         # To add a cache for another implementation: a case here.
         self._cache: Cache = (
@@ -176,8 +179,10 @@ class TransformerPolicy(TrainablePolicy):
         with self._wake:
             self._is_published = True
             self._wake.wait_for(lambda: not self._is_stepping)
-            for target, source in zip(self._model.parameters(), trained.parameters(), strict=True):
-                target.copy_(source)
+            # Parameters that ``trained`` ties may be apart in the copy.
+            sources = dict(trained.named_parameters(remove_duplicate=False))
+            for name, target in self._model.named_parameters(remove_duplicate=False):
+                target.copy_(sources[name])
             self.version, self._drop_caches, self._is_published = version, True, False
             self._wake.notify_all()
 
@@ -191,6 +196,8 @@ class TransformerPolicy(TrainablePolicy):
             await asyncio.to_thread(thread.join)
 
     def _serve(self) -> None:
+        if self._threads is not None:
+            torch.set_num_threads(self._threads)
         while self._await_work():
             began = time.monotonic()
             try:
@@ -234,11 +241,15 @@ class TransformerPolicy(TrainablePolicy):
                 sequence = self._waiting.popleft()
                 if not sequence.future.cancelled():
                     self._joining.append(sequence)
-        if self._joining:
-            for sequence in self._joining:
-                self._slots.activate(sequence, sequence.request.prompt_ids)
-            fresh, self._joining = self._joining, []
-            self._advance(fresh, self._slots.feed_prompts(fresh), version)
+        # Siblings' prompts are equal at first: all but one copy the keys and values of that one.
+        first = {tuple(sequence.request.prompt_ids): sequence for sequence in self._joining}.values()
+        others = [sequence for sequence in self._joining if sequence not in first]
+        for fresh in (list(first), others):
+            if fresh:
+                for sequence in fresh:
+                    self._slots.activate(sequence, sequence.request.prompt_ids)
+                self._joining = [] if fresh is others else others
+                self._advance(fresh, self._slots.feed_prompts(fresh), version)
 
     def _step(self) -> None:
         """Drop cancelled sequences, then sample one token for each active one."""

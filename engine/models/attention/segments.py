@@ -54,6 +54,16 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SingleQueries:
+    """Consecutive pieces of one query each, whose keys are padded to the same number."""
+
+    num_keys: tuple[int, ...]
+    """Number of keys of each piece, in any order."""
+    width: int
+    """Number of keys of each piece with its padding."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
     """Attention layout of the T tokens of a packed row; pieces are contiguous and cover the row in order."""
 
@@ -68,6 +78,9 @@ class Segments:
     """Collectives with the other ranks of the row, all of which ``keys`` index; None: T is the whole row."""
     store: Store | None = None
     """Cache that ``keys`` index; None: they index the row itself."""
+    singles: tuple[SingleQueries, ...] = ()
+    """Where every piece has one query: all pieces, in batches; the padded keys of a batch follow one another
+    in the order of its pieces."""
 
     @classmethod
     def whole(cls, lengths: Sequence[int], device: torch.device) -> Segments:
@@ -103,3 +116,8 @@ class Scoring:
     """c: scores become c · tanh(score / c)."""
     sinks: Tensor | None = None
     """[heads]: score of an additional key of each head, whose value is zero."""
+
+    @property
+    def is_explicit(self) -> bool:
+        """Return whether scores must be computed one by one, as no fused kernel of a CPU supports them."""
+        return self.softcap is not None or self.sinks is not None

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from engine.models.attention import Segments
+from engine.models.attention import Segments, SingleQueries
 from engine.models.base import LanguageModel, logits_of, scaled_logits
 from engine.models.caches.base import Piece, split_into_chunks
 from engine.models.logprobs import product
@@ -23,6 +23,8 @@ PAGE = 16
 """Tokens per page."""
 _CHUNK = 2048
 """Maximum number of tokens of one forward."""
+_BATCH = 16
+"""Maximum number of pieces of one token whose keys are padded to the longest."""
 _GROWTH = 1.5
 
 
@@ -55,7 +57,8 @@ class PagedCache:
     def feed(self, pieces: Sequence[Piece]) -> Tensor:
         """Continue sequences by their next tokens; return logits [n, V]."""
         ends: dict[int, Tensor] = {}
-        for chunk in split_into_chunks(pieces, _CHUNK):
+        # Pieces of one token are batched with those of similar length.
+        for chunk in split_into_chunks(sorted(pieces, key=lambda piece: piece.start), _CHUNK):
             ids = torch.tensor([i for piece in chunk for i in piece.ids], device=self._device)
             with torch.autocast(self._device.type, self._low, enabled=self._low is not None):
                 hidden = self._model.packed_hidden(ids, self._segments(chunk))
@@ -100,14 +103,21 @@ class PagedCache:
     def _segments(self, chunk: Sequence[Piece]) -> Segments:
         """Return the layout of a forward: its queries are the pieces, its keys their whole sequences."""
         slots = [self._slots(piece.row, piece.start + len(piece.ids)) for piece in chunk]
-        positions = [torch.arange(piece.start, piece.start + len(piece.ids)) for piece in chunk]
-        ends = list(accumulate(map(len, slots)))
+        lengths = [len(own) for own in slots]
+        positions = [torch.arange(piece.start, length) for piece, length in zip(chunk, lengths, strict=True)]
         new = [own[piece.start :] for own, piece in zip(slots, chunk, strict=True)]
+        singles = _batches(lengths) if all(len(piece.ids) == 1 for piece in chunk) else ()
+        widths = [batch.width for batch in singles for _ in batch.num_keys] or lengths
+        seen = [functional.pad(own, (0, width - len(own))) for own, width in zip(slots, widths, strict=True)]
         return Segments(
             positions=torch.cat(positions).to(self._device),
             lengths=tuple(len(piece.ids) for piece in chunk),
-            keys=tuple(((end - len(own), end),) for own, end in zip(slots, ends, strict=True)),
-            store=_Chunk(self, torch.cat(new).to(self._device), torch.cat(slots).to(self._device)),
+            keys=tuple(
+                ((end - width, end - width + length),)
+                for end, width, length in zip(accumulate(widths), widths, lengths, strict=True)
+            ),
+            store=_Chunk(self, torch.cat(new).to(self._device), torch.cat(seen).to(self._device)),
+            singles=singles,
         )
 
     def _slots(self, row: int, length: int) -> Tensor:
@@ -143,6 +153,12 @@ class PagedCache:
         return self.layers[number]
 
 
+def _batches(lengths: Sequence[int]) -> tuple[SingleQueries, ...]:
+    """Return the batches of pieces of one token, which have these numbers of keys, in ascending order."""
+    parts = (tuple(lengths[start : start + _BATCH]) for start in range(0, len(lengths), _BATCH))
+    return tuple(SingleQueries(num_keys=part, width=part[-1]) for part in parts)
+
+
 @dataclass(frozen=True, slots=True)
 class _Chunk:
     """The store of one forward (``engine.models.attention.Store``)."""
@@ -151,10 +167,11 @@ class _Chunk:
     new: Tensor
     """int64 [T]: slots of the forward's own tokens."""
     seen: Tensor
-    """int64 [K]: slots of the keys of all its pieces."""
+    """int64 [K]: slots of the keys of all its pieces; slot 0 as padding."""
 
     def exchange(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """Store the forward's own keys and values; return those of the pieces' whole sequences."""
         keys, values = self.cache.layer(layer, (k, v))
         keys[self.new], values[self.new] = k, v
-        return keys[self.seen], values[self.seen]
+        # Indexing by brackets is several times slower on a CPU.
+        return keys.index_select(0, self.seen), values.index_select(0, self.seen)

@@ -29,6 +29,7 @@ from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
 from engine.models.loader import OpenedModel, open_model, save_policy
+from engine.models.precision import DTYPES, sampling_type
 from engine.models.references import find_model
 from engine.models.weights.adapted import BASE
 from engine.models.weights.policy_files import ADAPTERS
@@ -90,7 +91,7 @@ async def start_training_engines(
     sampled = _Sampled(
         source=source,
         max_context=config.longest_context,
-        dtype=_served_type(half=trainer.precision == "bf16"),
+        dtype=DTYPES[config.sampling_precision],
         exact_trainer=trainer.precision == "f32",
         lora_rank=trainer.lora_rank,
         first_device=ranks if on_gpu and config.policy.vllm.transfer != "ipc" else 0,
@@ -115,7 +116,7 @@ async def open_sampling_engines(
         ConfigError, CheckpointError, PreflightError: as ``start_training_engines``.
         PublicationError: no server proves that it serves the policy.
     """
-    dtype = _served_type(half=True)
+    dtype = sampling_type(config.precision)
     sampled = _Sampled(source=config.checkpoint, max_context=max_context, dtype=dtype, is_trained=False)
     policy, folder = await _start(config, run, sampled)
     try:
@@ -300,7 +301,3 @@ def engine_devices(config: VllmConfig, *, first: int) -> list[tuple[str, ...]]:
             "'ipc' to share the trainer's"
         )
     return [tuple(names[first + i * size : first + (i + 1) * size]) for i in range(config.replicas)]
-
-
-def _served_type(*, half: bool) -> torch.dtype:
-    return torch.bfloat16 if half and torch.cuda.is_available() else torch.float32

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -29,6 +30,7 @@ from engine.tools.tool_sets import TOOL_SETS
 if TYPE_CHECKING:
     from engine.inference.builtin.sampler import TransformerPolicy
     from engine.inference.endpoint.policy import EndpointPolicy
+    from engine.models.base import LanguageModel
     from engine.trainer.async_trainer import AsyncTrainer
 
 SPENDING_NAME = "spending.json"
@@ -104,17 +106,29 @@ def open_endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> Endpoin
 
 
 def open_trained_policy(config: TrainRun, trainer: AsyncTrainer) -> TransformerPolicy:
-    """Return the sampler of the trainer's weights, or of a copy where it samples during updates."""
-    from engine.inference.builtin.sampler import TransformerPolicy
-    from engine.models.precision import product_type
+    """Return the sampler of the trainer's weights, or of a copy.
 
-    is_copied = config.schedule.mode != "sync"
+    A copy samples during updates, and in half precision, where float32 matrices would be rounded for every
+    token; the frozen ones under adapters already are.
+    """
+    from engine.inference.builtin.sampler import TransformerPolicy
+    from engine.models.builtin.transformer import Transformer
+    from engine.models.precision import product_type, rounded_copy
+
+    model, is_sync = trainer.model, config.schedule.mode == "sync"
+    low = None if isinstance(model, Transformer) else product_type(config.sampling_precision)
+    sampled = model
+    if low is not None and not config.trainer.lora_rank:
+        sampled = rounded_copy(model, low)
+    elif not is_sync:
+        sampled = copy.deepcopy(model)
     return TransformerPolicy(
-        copy.deepcopy(trainer.model) if is_copied else trainer.model,
+        sampled,
         trainer.chat,
         max_batch=config.policy.max_batch,
-        low=product_type(config.trainer.precision),
-        trained=trainer.model if is_copied else None,
+        low=low,
+        trained=None if sampled is model else model,
+        threads=len(os.sched_getaffinity(0)) if is_sync and _is_large(model) else None,
     )
 
 
@@ -125,12 +139,13 @@ def _transformer(
 
     from engine.inference.builtin.sampler import TransformerPolicy
     from engine.models.loader import open_model
+    from engine.models.precision import sampling_type
 
     cuda = torch.cuda.is_available()
-    dtype = torch.bfloat16 if cuda else torch.float32
+    dtype = sampling_type(config.precision)
     opened = open_model(config.checkpoint, home=home, dtype=dtype, max_context=agent.max_context)
     opened.model.to("cuda" if cuda else "cpu")
-    if not cuda and sum(weight.numel() for weight in opened.model.parameters()) < _ONE_THREAD:
+    if not cuda and not _is_large(opened.model):
         torch.set_num_threads(1)
     return TransformerPolicy(
         opened.model,
@@ -139,3 +154,7 @@ def _transformer(
         max_batch=config.max_batch,
         name=config.checkpoint,
     )
+
+
+def _is_large(model: LanguageModel) -> bool:
+    return sum(weight.numel() for weight in model.parameters()) >= _ONE_THREAD

@@ -12,6 +12,7 @@ from engine.config.policies import EndpointPolicyConfig, TransformerPolicyConfig
 from engine.config.run import VerifierRun
 from engine.errors import ConfigError, Problem
 from engine.models.loader import OpenedModel, open_model
+from engine.models.precision import sampling_type
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.policies import open_endpoint
 from engine.verifiers.execution_free import EndpointJudge, Judge, TokenJudge
@@ -69,6 +70,6 @@ async def open_judge(config: VerifierRun, run: RunContext) -> OpenedJudge:
 
 def _open(config: TransformerPolicyConfig, run: RunContext) -> OpenedModel:
     cuda = torch.cuda.is_available()
-    opened = open_model(config.checkpoint, home=run.home, dtype=torch.bfloat16 if cuda else torch.float32)
+    opened = open_model(config.checkpoint, home=run.home, dtype=sampling_type(config.precision))
     opened.model.to("cuda" if cuda else "cpu")
     return opened

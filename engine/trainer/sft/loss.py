@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -16,6 +15,7 @@ from engine.models.attention import Segments
 from engine.models.base import LanguageModel
 from engine.models.builtin.transformer import Transformer
 from engine.models.logprobs import token_logprobs
+from engine.models.precision import is_bfloat16_fast
 
 _PADDED_STEP = 32
 _PACKED_STEP = 128
@@ -63,7 +63,7 @@ def make_batch(conversations: Sequence[Tokens], device: torch.device) -> Batch:
 def token_losses(model: LanguageModel, batch: Batch) -> Tensor:
     """Return the cross-entropy of every target, float32 [N]; products in bfloat16 where that is fast."""
     device = batch.inputs.device.type
-    low = device == "cuda" or _has_bfloat16()
+    low = device == "cuda" or is_bfloat16_fast()
     with torch.autocast(device, torch.bfloat16, enabled=low):
         hidden = _padded(model, batch) if isinstance(model, Transformer) else _packed(model, batch)
     hidden = hidden.bfloat16() if low else hidden
@@ -85,9 +85,3 @@ def _packed(model: LanguageModel, batch: Batch) -> Tensor:
     ids = torch.cat((batch.inputs, batch.inputs.new_zeros(padding)))
     lengths = [*batch.lengths, padding] if padding else batch.lengths
     return model.packed_hidden(ids, Segments.whole(lengths, ids.device))[: len(batch.inputs)]
-
-
-@functools.cache
-def _has_bfloat16() -> bool:
-    """Return whether this CPU multiplies bfloat16 natively; emulation is three times slower than float32."""
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

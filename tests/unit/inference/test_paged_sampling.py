@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -16,8 +17,10 @@ from engine.models.base import logits_of
 from engine.models.caches.base import Piece
 from engine.models.caches.paged import PAGE, PagedCache
 from engine.models.chat.chatml import ChatML
+from engine.models.precision import rounded_copy
 from engine.models.published.networks import build_causal
 from engine.models.published.pretrained import PretrainedModel
+from engine.orchestrator.policies.frozen_weights import FrozenWeights
 from engine.tokens import TokenRecord
 from engine.trainer.batch import make_microbatch, make_sample
 from engine.trainer.ranks import ALONE
@@ -47,8 +50,11 @@ async def converse(policy: TransformerPolicy, index: int) -> list[tuple[list[int
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_sampled_logprobs_match_recomputed_logprobs(family: str) -> None:
+async def test_sampled_logprobs_match_recomputed_logprobs(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Conversations share a prefix, have several turns, and join and leave the batch."""
+    monkeypatch.setattr("engine.models.caches.paged._BATCH", 2)
     net = make_model(family)
     policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=3)
     conversations = await asyncio.gather(*(converse(policy, index) for index in range(5)))
@@ -126,13 +132,36 @@ def test_rows_share_pages_until_they_diverge_and_free_them() -> None:
     check(2, text, cache.feed([Piece(row=2, start=0, ids=text)])[0])
 
 
+async def test_prompts_of_siblings_are_fed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, ids, fed = make_model("qwen3"), ids_of(60, 1), []
+    feed = PagedCache.feed
+
+    def counted(cache: PagedCache, pieces: Sequence[Piece]) -> Tensor:
+        fed.append([len(piece.ids) for piece in pieces])
+        return feed(cache, pieces)
+
+    monkeypatch.setattr(PagedCache, "feed", counted)
+    policy = TransformerPolicy(net, ChatML(tokenizer()), max_batch=4)
+    requests = [request(ids, seed=seed, max_tokens=3, stop=1) for seed in range(4)]
+    generations = await asyncio.gather(*(policy.generate(one) for one in requests))
+    await policy.close()
+    assert fed[:2] == [[60], [1, 1, 1]]
+    for generation in generations:
+        assert gap(net, ids, generation) <= 1e-5
+
+
 async def test_half_precision_logprobs_match_the_trainer() -> None:
-    """The sampler rounds like the trainer; float32 sampling would differ more."""
+    """A rounded copy rounds like the trainer, after an update too; float32 sampling would differ more."""
     net = make_model("qwen3")
+    copy = rounded_copy(net, torch.bfloat16)
+    assert net.head.weight.dtype == torch.float32
+    with torch.no_grad():
+        net.head.weight.mul_(1.5)
     scorer = Scorer(net, precision="bf16", ranks=ALONE)
     gaps = {}
-    for low in (torch.bfloat16, None):
-        policy = TransformerPolicy(net, ChatML(tokenizer()), low=low)
+    for low, model in ((torch.bfloat16, copy), (None, net)):
+        policy = TransformerPolicy(model, ChatML(tokenizer()), low=low, trained=net)
+        await policy.publish(1, FrozenWeights(net))
         ids = ids_of(40, 3)
         generation = await policy.generate(request(ids, seed=4, max_tokens=24, stop=1))
         await policy.close()

@@ -128,7 +128,7 @@ def separate_losses(net: LanguageModel, batch: list[EncodedEpisode]) -> torch.Te
 def test_batching_changes_no_loss_and_no_gradient(
     monkeypatch: pytest.MonkeyPatch, family: str | None
 ) -> None:
-    monkeypatch.setattr(loss_module, "_has_bfloat16", lambda: False)
+    monkeypatch.setattr(loss_module, "is_bfloat16_fast", lambda: False)
     net: LanguageModel = model()
     if family is not None:
         net = PretrainedModel(build_causal(tiny_config(family, vocab_size=VOCAB), dtype=torch.float32))
