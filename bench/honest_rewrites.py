@@ -42,7 +42,7 @@ def rewrites(row: TaskRow, before: Tree) -> list[Rewrite]:
         before: its versions of the files that the solution changes.
     """
     changes = apply_patch(before, row.answer.gold_patch)
-    after = {path: state for path, state in before.items() if path not in changes.deleted} | changes.files
+    after = changes.applied_to(before)
     changed = changed_functions(before, changes.files)
     made = []
     for kind, rewrite in KINDS.items():

@@ -70,7 +70,7 @@ def wrong_patches(before: Tree, solution: str, *, limit: int, seed: str) -> list
         PatchError: the solution does not apply.
     """
     changes = apply_patch(before, solution)
-    after = {path: state for path, state in before.items() if path not in changes.deleted} | changes.files
+    after = changes.applied_to(before)
     code = [path for path in changes.paths if _is_code(path)]
     pieces = [piece for path in code for piece in _pieces(before.get(path), after.get(path), path)]
     unsolved = {path: before[path] for path in code if path in before}

@@ -27,6 +27,10 @@ class Changes(NamedTuple):
         """Return every changed path, sorted."""
         return sorted({*self.files, *self.deleted})
 
+    def applied_to(self, tree: Tree) -> Tree:
+        """Return a tree with the changes."""
+        return {path: state for path, state in tree.items() if path not in self.deleted} | self.files
+
 
 def encode(patch: str) -> bytes:
     """Return a patch's bytes. Raises PatchError for characters that cannot be encoded."""

@@ -2,17 +2,21 @@
 
 It writes calls that tests and fixtures make of public functions, classes and methods of the project, with
 literal arguments, during which changed code runs. The object of a method is recorded as the steps by which
-the tests build it. Standard library only; ``literals`` lies beside it as ``trainyard_literals``. Everything
-that it writes comes from a process of the tested code and is not trusted.
+the tests build it, or reach it in another object. Everything that it writes comes from a process of the
+tested code and is not trusted.
+
+Standard library only. ``literals`` and ``public_names`` lie beside it as ``trainyard_literals`` and
+``trainyard_names``.
 
 ``trainyard_calls.json`` beside it has its settings::
 
     {"workdir", "roots", "tests": [paths], "changed": {path: [[first line, last line], …]},
      "calls": path, "results": path}
 
-Calls are lines ``{"module", "steps": [[name, arguments, keywords, returns], …]}`` with source of a tuple and
-of a dict; without arguments a step reads an attribute. The first step is a name of the module, each other one
-of the object: the result of the last step before that ``returns``.
+Calls are lines ``{"module", "steps": [[name, arguments, keywords, returns], …], "defaults"}`` with source of
+a tuple and of dicts; without arguments a step reads an attribute. The first step is a name of the module,
+each other one of the object: the result of the last step before that ``returns``. ``defaults``: the arguments
+that the last step leaves out, where the default is a literal.
 """
 
 from __future__ import annotations
@@ -28,12 +32,17 @@ FOLDER = Path(__file__).resolve().parent
 if str(FOLDER) not in sys.path:
     sys.path.append(str(FOLDER))
 from trainyard_literals import MAX_STEPS, OPERATORS, NotLiteralError, render  # type: ignore[import-not-found]  # noqa: E402
+from trainyard_names import PublicNames, attribute, definition, is_public  # type: ignore[import-not-found]  # noqa: E402
 
 MAX_CALLS, MAX_OF_FUNCTION = 400, 60
 """Recorded different calls, in all and of one function."""
 _MAX_OBJECTS = 500
 """Objects that are followed, and so kept alive, at once."""
-_READING = ("__getitem__", "__contains__", "__len__", "__iter__", "__bool__", "__str__")
+_CONTAINERS = (list, tuple)
+"""Types of the project's results whose items are followed, too."""
+_MAX_INSIDE, _MAX_PARTS, _MAX_SEARCHES = 400, 20, 2_000
+"""Objects among which one is searched inside of followed ones, parts of each, and searches."""
+_READING = OPERATORS - {"__call__", "__setitem__", "__delitem__"}
 """Methods after which an object counts as unchanged."""
 _CALLING = ("/unittest/case.py", "/_pytest/raises.py", "/_pytest/python_api.py")
 """Ends of paths of the modules that call a function for a test, to see it raise."""
@@ -73,7 +82,7 @@ class _Target:
         self.module, self.name, self.function, self.bound = module, name, function, bound
         self.owner, self.built, self.reads = owner, built, reads
         self.before = owner.steps if owner is not None else ()
-        self.arguments = self.keywords = ""
+        self.arguments, self.keywords, self.defaults = "", "{}", "{}"
 
 
 class CallRecorder:
@@ -89,16 +98,15 @@ class CallRecorder:
         self._changed = {self._workdir + path: lines for path, lines in settings["changed"].items()}
         self._everything = not any(self._changed.values())
         self._output = settings["calls"]
-        self._num_modules = 0
-        self._functions: dict[Any, tuple[str, str, Any]] = {}
-        """Code of functions, or code and object of bound methods → public name."""
-        self._classes: dict[int, tuple[str, str, type]] = {}
+        self._names = PublicNames(self._workdir, self._tests)
         self._objects: dict[int, _Object] = {}
         self._is_changed: dict[types.CodeType, bool] = {}
-        self._seen: dict[tuple[str, tuple[Any, ...]], None] = {}
+        self._seen: dict[tuple[str, tuple[Any, ...]], str] = {}
+        """Module and steps of a call → its default arguments."""
         self._counts: dict[tuple[str, ...], int] = {}
         self._frame: types.FrameType | None = None
         self._target: Any = None
+        self._num_searches = 0
         self._touched = False
 
     def pytest_runtest_setup(self) -> None:
@@ -111,9 +119,7 @@ class CallRecorder:
 
     def _start(self) -> None:
         sys.setprofile(None)
-        if len(sys.modules) != self._num_modules:
-            self._num_modules = len(sys.modules)
-            self._find_names()
+        self._names.update()
         self._frame = None
         sys.setprofile(self._profile)
 
@@ -125,41 +131,9 @@ class CallRecorder:
         """Write the calls."""
         with open(self._output, "w", encoding="ascii") as file:  # noqa: PTH123
             file.writelines(
-                json.dumps({"module": module, "steps": steps}) + "\n" for module, steps in self._seen
+                json.dumps({"module": module, "steps": steps, "defaults": defaults}) + "\n"
+                for (module, steps), defaults in self._seen.items()
             )
-
-    def _find_names(self) -> None:
-        """Find the shortest public names of the project's functions and classes.
-
-        Code of several functions, e.g. of a decorator's wrapper, is left out.
-        """
-        modules = [
-            (name, module)
-            for name, module in list(sys.modules.items())
-            if self._is_product(_attribute(module, "__file__")) and _is_public(*name.split("."))
-        ]
-        self._functions, self._classes = {}, {}
-        shared = set()
-        for name, module in sorted(modules, key=lambda pair: (pair[0].count("."), pair[0])):
-            for attribute, value in list(vars(module).items()):
-                if not _is_public(attribute):
-                    continue
-                functions = [(attribute, value)]
-                if issubclass(type(value), type):
-                    self._classes.setdefault(id(value), (name, attribute, value))
-                    functions = _static_methods(attribute, value)
-                for called, function in functions:
-                    key, inner = _key(function)
-                    if (
-                        key is not None
-                        and self._functions.setdefault(key, (name, called, inner))[2] is not inner
-                    ):
-                        shared.add(key)
-        for key in shared:
-            del self._functions[key]
-
-    def _is_product(self, path: object) -> bool:
-        return type(path) is str and path.startswith(self._workdir) and path not in self._tests
 
     def _is_test(self, path: str) -> bool:
         is_support = path.startswith(self._workdir) and path.endswith("/conftest.py")
@@ -183,13 +157,12 @@ class CallRecorder:
         if target is None or len(self._seen) >= MAX_CALLS:
             return
         try:
-            positional, keywords = (
-                ((), {}) if target.reads else _arguments(frame, target.function, target.bound)
-            )
-            target.arguments = "" if target.reads else render(positional)
-            target.keywords = render(keywords)
+            if not target.reads:
+                positional, keywords, defaults = _arguments(frame, target.function, target.bound)
+                target.arguments, target.keywords = render(positional), render(keywords)
+                target.defaults = render(defaults) if _is_literal(defaults) else "{}"
         except NotLiteralError:
-            if target.owner is not None:  # its state can no longer be built
+            if target.owner is not None and target.name not in _READING:  # its state can no longer be built
                 self._objects.pop(id(target.owner.value), None)
             return
         self._target, self._frame = target, frame
@@ -198,49 +171,81 @@ class CallRecorder:
     def _target_of(self, frame: types.FrameType) -> _Target | None:
         """Return the public function of a frame; None if there is none."""
         code = frame.f_code
-        if code in self._functions:
-            return _Target(*self._functions[code])
+        if code in self._names.functions:
+            return _Target(*self._names.functions[code])
         if not code.co_argcount:
             return None
         owner: Any = frame.f_locals[code.co_varnames[0]]
-        if (code, id(owner)) in self._functions:
-            return _Target(*self._functions[code, id(owner)], bound=1)
+        if (code, id(owner)) in self._names.functions:
+            return _Target(*self._names.functions[code, id(owner)], bound=1)
         if issubclass(type(owner), type):
             return self._of_class(owner, code)
         return self._of_object(owner, code)
 
     def _of_class(self, owner: type, code: types.CodeType) -> _Target | None:
         """Return a class as the target of its ``__new__``, or its class method."""
-        module, name, _ = self._classes.get(id(owner), ("", "", None))
-        defined = _defined(owner, code)
+        module, name, _ = self._names.classes.get(id(owner), ("", "", None))
+        defined = definition(owner, code)
         if not module or defined is None:
             return None
         if code.co_name == "__new__":
             return _Target(module, name, defined[1], bound=1)
-        if defined[0] is classmethod and _is_public(code.co_name):
+        if defined[0] is classmethod and is_public(code.co_name):
             return _Target(module, name + "." + code.co_name, defined[1], bound=1)
         return None
 
     def _of_object(self, value: object, code: types.CodeType) -> _Target | None:
         """Return the class of an object that is initialized, or a method or property of a followed object."""
-        defined = _defined(type(value), code)
-        module, name, _ = self._classes.get(id(type(value)), ("", "", None))
+        defined = definition(type(value), code)
+        module, name, _ = self._names.classes.get(id(type(value)), ("", "", None))
         if defined is None:
             return None
         kind, function = defined
         if code.co_name == "__init__":
             return _Target(module, name, function, bound=1, built=value) if module else None
-        if not (_is_public(code.co_name) or code.co_name in OPERATORS):
+        if not (is_public(code.co_name) or code.co_name in OPERATORS):
             return None
-        followed = self._objects.get(id(value))
+        followed = self._objects.get(id(value)) or self._reached(value)
         is_plain = type(value).__init__ is object.__init__ and type(value).__new__ is object.__new__
-        if followed is None and module and is_plain and not _attribute(value, "__dict__"):
+        if followed is None and module and is_plain and not attribute(value, "__dict__"):
             followed = self._follow(value, module, ((name, "()", "{}", True),), touched=False)
         if followed is None or kind is classmethod:
             return None
         return _Target(
             followed.module, code.co_name, function, bound=1, owner=followed, reads=kind is property
         )
+
+    def _is_own(self, value: object) -> bool:
+        """Return whether a class of the project defines an object."""
+        return bool(self._names.has_module(sys.modules.get(str(type(value).__module__))))
+
+    def _reached(self, value: object) -> _Object | None:
+        """Follow an object that lies inside of a followed one; return None for others."""
+        if not self._is_own(value) or self._num_searches >= _MAX_SEARCHES:
+            return None
+        self._num_searches += 1
+        inside = [(root.value, root.steps, root) for root in reversed(self._objects.values())]
+        for holder, steps, root in inside:  # grows: the nearest objects first
+            for step, part in self._parts(holder) if len(steps) < MAX_STEPS - 1 else ():
+                if part is value:
+                    return self._follow(value, root.module, (*steps, step), touched=root.touched)
+                if len(inside) < _MAX_INSIDE and id(part) not in self._objects:
+                    inside.append((part, (*steps, step), root))
+        return None
+
+    def _parts(self, value: Any) -> list[tuple[tuple[Any, ...], object]]:
+        """Return the containers and the project's objects in an object, with the step that reads each."""
+        parts: list[tuple[tuple[Any, ...], object]] = []
+        if type(value) in (list, tuple):
+            parts = [
+                (("__getitem__", f"({at},)", "{}", True), part) for at, part in enumerate(value[:_MAX_PARTS])
+            ]
+        elif self._is_own(value):
+            slots = [vars(base).get("__slots__", ()) for base in type(value).__mro__]
+            slotted = [name for slot in slots for name in ((slot,) if type(slot) is str else slot)]
+            names = [name for name in (*getattr(value, "__dict__", ()), *slotted) if is_public(name)]
+            parts = [((name, "", "{}", True), attribute(value, name)) for name in names[:_MAX_PARTS]]
+        return [(step, part) for step, part in parts if type(part) in _CONTAINERS or self._is_own(part)]
 
     def _follow(self, value: object, module: str, steps: tuple[Any, ...], *, touched: bool) -> _Object:
         if len(self._objects) >= _MAX_OBJECTS:
@@ -253,15 +258,14 @@ class CallRecorder:
         target, code = self._target, frame.f_code
         step = (target.name, target.arguments, target.keywords)
         if self._touched:
-            self._keep(target.module, (*target.before, (*step, True)))
+            self._keep(target.module, (*target.before, (*step, True)), target.defaults)
         raises = result is None and code.co_code[frame.f_lasti] not in _RETURNS
         if raises or code.co_flags & _GENERATOR:
             return
         if target.built is not None:
             self._follow(target.built, target.module, ((*step, True),), touched=self._touched)
         elif len(target.before) + 1 < MAX_STEPS:
-            module = sys.modules.get(str(type(result).__module__))
-            if id(result) not in self._objects and self._is_product(_attribute(module, "__file__")):
+            if id(result) not in self._objects and (type(result) in _CONTAINERS or self._is_own(result)):
                 steps = (*target.before, (*step, True))
                 self._follow(result, target.module, steps, touched=self._touched)
             if target.owner is not None and not target.reads and target.name not in _READING:
@@ -270,10 +274,10 @@ class CallRecorder:
         elif target.owner is not None:
             self._objects.pop(id(target.owner.value), None)
 
-    def _keep(self, module: str, steps: tuple[Any, ...]) -> None:
+    def _keep(self, module: str, steps: tuple[Any, ...], defaults: str) -> None:
         counted = (module, steps[0][0], steps[-1][0])
         if (module, steps) not in self._seen and self._counts.get(counted, 0) < MAX_OF_FUNCTION:
-            self._seen[module, steps] = None
+            self._seen[module, steps] = defaults
             self._counts[counted] = self._counts.get(counted, 0) + 1
 
     def _runs_changed(self, code: types.CodeType) -> bool:
@@ -291,62 +295,10 @@ def _caller(frame: types.FrameType) -> str:
     return caller.f_code.co_filename if caller is not None else ""
 
 
-def _attribute(value: object, name: str) -> object:
-    """Return an attribute; None if there is none, or reading it fails."""
-    try:
-        return getattr(value, name, None)
-    except Exception:  # a lazy object may do anything when it is read
-        return None
-
-
-def _is_public(*names: str) -> bool:
-    """Return whether no name is private, and none is one of tests."""
-    return not any(name.startswith("_") or name in ("test", "tests", "conftest") for name in names)
-
-
-def _static_methods(name: str, class_: type) -> list[tuple[str, Any]]:
-    """Return the dotted names and functions of a class's public static methods."""
-    return [
-        (name + "." + inner, method.__func__)
-        for inner, method in list(vars(class_).items())
-        if type(method) is staticmethod and _is_public(inner)
-    ]
-
-
-def _key(value: Any) -> tuple[Any, Any]:
-    """Return what identifies frames of a function or bound method, and the function; else None twice."""
-    is_bound = type(value) is types.MethodType
-    function = value.__func__ if is_bound else value
-    if type(function) is not types.FunctionType:
-        function = _attribute(function, "__wrapped__")
-    if type(function) is not types.FunctionType:
-        return None, None
-    return (function.__code__, id(value.__self__)) if is_bound else function.__code__, function
-
-
-def _defined(class_: type, code: types.CodeType) -> tuple[Any, Any] | None:
-    """Return the kind and the function of a class's attribute with some code; None if there is none.
-
-    The kind is ``classmethod``, ``property`` or ``types.FunctionType``.
-    """
-    for base in class_.__mro__:
-        if code.co_name in vars(base):
-            value = vars(base)[code.co_name]
-            kind: Any = classmethod if isinstance(value, classmethod) else types.FunctionType
-            function = value.__func__ if isinstance(value, (classmethod, staticmethod)) else value
-            if isinstance(value, property):
-                kind, function = property, value.fget
-            elif type(value).__name__ == "cached_property":
-                kind, function = property, _attribute(value, "func")
-            if type(function) is not types.FunctionType:
-                function = _attribute(function, "__wrapped__")
-            is_same = type(function) is types.FunctionType and function.__code__ is code
-            return (kind, function) if is_same else None
-    return None
-
-
-def _arguments(frame: types.FrameType, function: Any, bound: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call that begins; those equal to their default are left out.
+def _arguments(
+    frame: types.FrameType, function: Any, bound: int
+) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]:
+    """Return the arguments of a call that begins, and those that are left out: equal to a literal default.
 
     Parameters with a default become keywords: another solution may have them in another order.
     """
@@ -369,18 +321,24 @@ def _arguments(frame: types.FrameType, function: Any, bound: int) -> tuple[tuple
         for name in (*names[by_position:], *only)
         if not (name in defaults and _is_same(values[name], defaults[name]))
     }
+    given = {*names[: len(positional)], *keywords, *code.co_varnames[: code.co_posonlyargcount]}
+    left_out = {name: value for name, value in defaults.items() if name not in given and _is_literal(value)}
     if code.co_flags & 8:
         keywords.update(values[code.co_varnames[after + bool(code.co_flags & 4)]])
-    return (*positional[bound:], *more), keywords
+    return (*positional[bound:], *more), keywords, left_out
 
 
 def _is_same(value: object, default: object) -> bool:
-    if value is default:
-        return True
+    is_plain = _is_literal(value) and _is_literal(default)
+    return value is default or (is_plain and bool(render(value) == render(default)))
+
+
+def _is_literal(value: object) -> bool:
     try:
-        return bool(render(value) == render(default))
+        render(value)
     except NotLiteralError:
         return False
+    return True
 
 
 def pytest_configure(config: Any) -> None:

@@ -1,7 +1,8 @@
-"""Program that repeats calls in the sandbox of a solved task: ``python3 trainyard_repeat.py [later]``.
+"""Program that repeats calls in a sandbox: ``python3 trainyard_repeat.py SECONDS [later]``.
 
 It reads the calls that ``call_recorder`` describes and writes what they return or raise, as lines
-``{"number", "form", "value", "of_object"}``. ``of_object``: a method returned None; its object is described.
+``{"number", "form", "value", "of_object"}``; a call without a result has only its number, one that was not
+started has no line. ``of_object``: a method returned None; its object is described.
 
 | form | source |
 |---|---|
@@ -41,8 +42,8 @@ _MAX_ITEMS, _MAX_ATTRIBUTES = 100, 20
 """Items of an iterator, and attributes of an object, that are part of a result."""
 _CALL_S = 1.0
 """Time limit of one repeated call, seconds."""
-_FIRST_S = 80.0
-"""Time after which the first repetition starts no further call, seconds."""
+_MAX_RESULTS = 3 << 20
+"""Characters of results after which no further call is started."""
 _AHEAD_S = 40 * 86_400 + 5 * 3_600 + 1_234
 """Distance of the second repetition's clock, seconds."""
 
@@ -51,11 +52,12 @@ class _LateError(BaseException):
     """A call took too long."""
 
 
-def repeat(settings: dict[str, Any], *, later: bool) -> None:
+def repeat(settings: dict[str, Any], seconds: float, *, later: bool) -> None:
     """Call the functions and write the results that can be described.
 
     Args:
         settings: see ``call_recorder``.
+        seconds: time after which no further call is started.
         later: repeat in the opposite order, with a clock that is weeks ahead.
     """
     if later:
@@ -65,14 +67,13 @@ def repeat(settings: dict[str, Any], *, later: bool) -> None:
     calls = list(enumerate(map(json.loads, lines)))
     named = _named_attributes([Path(settings["workdir"], path) for path in settings["tests"]])
     signal.signal(signal.SIGALRM, _late)
-    end = time.monotonic() + _FIRST_S
+    end, written = time.monotonic() + seconds, 0
     with open(settings["results"], "w", encoding="ascii", buffering=1) as file:  # noqa: PTH123
         for number, call in reversed(calls) if later else calls:
-            if not later and time.monotonic() > end:
+            if time.monotonic() > end or written > _MAX_RESULTS:
                 break
             result = _result(call, settings["workdir"], named)
-            if result:
-                file.write(json.dumps({"number": number, **result}) + "\n")
+            written += file.write(json.dumps({"number": number, **result}) + "\n")
 
 
 def _named_attributes(tests: Sequence[Path]) -> set[str]:
@@ -100,7 +101,7 @@ def _result(call: dict[str, Any], workdir: str, named: Collection[str]) -> dict[
         described = _described(owner if of_object else value, named)
         if described is None and of_object:
             of_object, described = False, ("value", "None")
-        if described is None:
+        if described is None or value is NotImplemented:
             return {}
         return {"form": described[0], "value": described[1], "of_object": of_object}
     except (Exception, SystemExit, KeyboardInterrupt, _LateError):  # whatever the project's code raises
@@ -211,7 +212,7 @@ def main(arguments: Sequence[str]) -> None:
     os.dup2(silent, 1)
     os.dup2(silent, 2)
     settings = json.loads((FOLDER / "trainyard_calls.json").read_text(encoding="utf-8"))
-    repeat(settings, later="later" in arguments)
+    repeat(settings, float(arguments[0]), later="later" in arguments)
     os._exit(0)  # without exit handlers of the project
 
 

@@ -38,16 +38,16 @@ STAGES: Stages = (
     })),
     ("calls recorded", frozenset({"nothing_recorded"})),
     ("tests made", frozenset({"not_repeatable"})),
+    ("wrong patches caught", frozenset({"not_caught"})),
     ("gold passes", frozenset({"gold"})),
     ("alternatives pass", frozenset({"alternatives"})),
-    ("wrong patches caught", frozenset({"not_caught"})),
     ("hardened", frozenset({"not_confirmed"})),
 )  # fmt: skip
 """Stages of the funnel."""
 LOST = frozenset({"sandbox", "error"})
 """Reasons that may be this machine's: these tasks are tried again by the next run."""
 _PHASE = "hardening tasks"
-_VERSION = 3
+_VERSION = 4
 """Raise it when the result of the same task may change."""
 
 

@@ -1,7 +1,7 @@
 """Hardening of one task: additional tests that its solution passes and that a wrong patch fails.
 
-    wrong patches that pass ─▶ observations ─▶ one test each ─▶ solution × 5 ─▶ alternatives
-        ─▶ wrong patches ─▶ chosen tests ─▶ untouched ─▶ hardened task
+    wrong patches that pass ─▶ observations that differ ─▶ one test each ─▶ solution × 5 ─▶ alternatives
+        ─▶ untouched ─▶ chosen tests ─▶ solution and wrong patches ─▶ hardened task
 
 Tests that fail once on the solution, or on an honest alternative, are left out one by one.
 """
@@ -13,19 +13,26 @@ import random
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from engine.config.hardening import HardeningConfig
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
+from engine.datasets.wrong_patches import WrongPatch
 from engine.errors import HostileInputError, PatchError, SandboxError
 from engine.grading.execution import RunExecutor
 from engine.grading.grader import Grader
 from engine.grading.hardening.generated_tests import write_test_file
 from engine.grading.hardening.inputs import Observation
-from engine.grading.hardening.recording import observe, required_files
-from engine.grading.hardening.trial import Hardening, Trial, choose_tests, hardened_row
+from engine.grading.hardening.recording import Observed, observe, required_files
+from engine.grading.hardening.trial import (
+    Hardening,
+    Trial,
+    choose_candidates,
+    choose_tests,
+    hardened_row,
+    preferences,
+)
 from engine.grading.retries import graded, retry_waits
 from engine.grading.strength import choose_wrong_patches, files_before, limited_by_solution
 from engine.patches.apply import apply_patch
@@ -36,8 +43,8 @@ from engine.threads import in_thread
 from engine.types import Grade, GradeRule, TaskRow, TestOutcome, Verdict
 
 _GOLD_RUNS = 5
-_MAX_TESTS = 240
-"""Observations that are tried as tests; recorded ones go first."""
+_MAX_TESTS = 120
+"""Observations that are tried as tests."""
 _MAX_ALTERNATIVES = 16
 _MAX_DETAIL = 500
 _WAITS = retry_waits(2, 2.0)
@@ -52,7 +59,7 @@ class _UnchangedError(Exception):
         reason: one of the reasons of ``engine.grading.hardening.dataset.STAGES``.
     """
 
-    def __init__(self, reason: str, detail: str = "", known: Mapping[str, int] | None = None) -> None:
+    def __init__(self, reason: str, detail: str = "", known: Mapping[str, Any] | None = None) -> None:
         super().__init__(reason)
         self.result = Hardening(reason=reason, detail=detail[:_MAX_DETAIL], **(known or {}))
 
@@ -61,8 +68,12 @@ class _UnchangedError(Exception):
 class _Survivors:
     """Wrong patches that the task's tests let pass, and the number of all that were graded."""
 
-    patches: tuple[str, ...]
+    wrong: tuple[WrongPatch, ...]
     graded: int
+
+    @property
+    def patches(self) -> list[str]:
+        return [each.patch for each in self.wrong]
 
 
 class Hardener:
@@ -126,16 +137,21 @@ class Hardener:
             raise _UnchangedError("gold_fails", gold.detail)
         row = limited_by_solution(row, gold.seconds, self._grader.timeout_s(row))
         survivors = await self._survivors(row, solution)
-        known = {
+        known: dict[str, Any] = {
             "wrong_patches": survivors.graded,
-            "rejected_before": survivors.graded - len(survivors.patches),
-            "rejected_after": survivors.graded - len(survivors.patches),
+            "rejected_before": survivors.graded - len(survivors.wrong),
+            "rejected_after": survivors.graded - len(survivors.wrong),
+            "passed": [each.detail[:_MAX_DETAIL] for each in survivors.wrong],
         }
-        if not survivors.patches:
+        if not survivors.wrong:
             raise _UnchangedError("strong", known=known)
-        observations = await self._observe(row, solution, known)
+        observed = await self._observe(row, solution, survivors.patches, known)
+        ranks = preferences(observed)
+        candidates = choose_candidates(ranks, observed.differing, _MAX_TESTS)
+        if not candidates:
+            raise _UnchangedError("not_caught", f"{len(observed.observations)} results compared", known)
         path = await self._free_path(row)
-        trial = Trial(row, path, observations)
+        trial = Trial(row, path, candidates)
         known["tried"] = len(trial.observations)
         stable = await self._stable(trial, solution)
         known["failed_on_solution"] = len(trial.observations) - len(stable)
@@ -146,18 +162,14 @@ class Hardener:
         known["failed_on_alternatives"] = len(stable) - len(trial.observations)
         if not trial.observations:
             raise _UnchangedError("alternatives", known=known)
-        caught = [await self._failed(trial, patch) for patch in survivors.patches]
-        untouched = await self._ends(trial, "")
-        keeps = {test for test, end in untouched.items() if end is TestOutcome.PASSED}
-        chosen = trial.only(choose_tests(trial, caught, keeps, self._config.max_tests))
-        if not chosen:
-            raise _UnchangedError("not_caught", known=known)
+        chosen = choose_tests(trial.observations, ranks, observed.differing, self._config.max_tests)
         final = Trial(row, path, chosen)
+        untouched = await self._ends(final, "")
         result = Hardening(
             path=path,
             text=write_test_file(chosen),
             fail_to_pass=tuple(test for test in final.tests if untouched.get(test) in _FAILURES),
-            pass_to_pass=tuple(test for test in final.tests if test in keeps),
+            pass_to_pass=tuple(test for test in final.tests if untouched.get(test) is TestOutcome.PASSED),
             **known,
         )
         return await self._confirmed(row, solution, survivors.patches, result)
@@ -186,28 +198,28 @@ class Hardener:
         if not wrong:
             raise _UnchangedError("no_wrong_patches")
         verdicts = [(await self._grade(row, each.patch)).verdict for each in wrong]
-        passed = [
-            each.patch for each, verdict in zip(wrong, verdicts, strict=True) if verdict is Verdict.PASSED
-        ]
-        return _Survivors(patches=tuple(passed), graded=len(wrong))
+        passed = [each for each, verdict in zip(wrong, verdicts, strict=True) if verdict is Verdict.PASSED]
+        return _Survivors(wrong=tuple(passed), graded=len(wrong))
 
-    async def _observe(self, row: TaskRow, solution: str, known: Mapping[str, int]) -> Sequence[Observation]:
+    async def _observe(
+        self, row: TaskRow, solution: str, wrong: Sequence[str], known: Mapping[str, Any]
+    ) -> Observed:
         before = await files_before(
             row, solution, backend=self._backend, sandbox=self._sandbox, run_id=self._run_id
         )
-        changes = await in_thread(partial(apply_patch, before, solution))
+        solved, *others = await in_thread(
+            lambda: [apply_patch(before, patch).applied_to(before) for patch in (solution, *wrong)]
+        )
         timeout_s = self._grader.timeout_s(row)
         try:
-            recorded, observations = await observe(
-                row, solution, changes.files, before, self._runs, timeout_s=timeout_s
-            )
+            observed = await observe(row, solution, (before, solved), others, self._runs, timeout_s=timeout_s)
         except HostileInputError as error:
             raise _UnchangedError("nothing_recorded", str(error), known) from None
-        if not recorded:
+        if not observed.recorded:
             raise _UnchangedError("nothing_recorded", known=known)
-        if not observations:
+        if not observed.observations:
             raise _UnchangedError("not_repeatable", known=known)
-        return observations[:_MAX_TESTS]
+        return observed
 
     async def _free_path(self, row: TaskRow) -> str:
         """Return the path of a new file beside the first test file."""
@@ -240,10 +252,6 @@ class Hardener:
             accepted += 1
             trial = Trial(trial.row, trial.path, trial.only(await self._passed(trial, patch)))
         return trial, accepted
-
-    async def _failed(self, trial: Trial, patch: str) -> set[str]:
-        """Return the trial's tests that fail with a patch."""
-        return {test for test, end in (await self._ends(trial, patch)).items() if end in _FAILURES}
 
     async def _passed(self, trial: Trial, patch: str, order: Sequence[str] = ()) -> set[str]:
         """Return the trial's tests that pass with a patch."""

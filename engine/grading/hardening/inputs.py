@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import keyword
+import math
+import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
@@ -14,8 +16,9 @@ from typing import Any, Literal, get_args
 from engine.grading.hardening.literals import MAX_STEPS, OPERATORS, NotLiteralError, render
 from engine.python_syntax import python_literal
 
-_MAX_RECORDED, _MAX_CALLS, _NEARBY_OF_CALL, _VALUES_OF_SLOT = 80, 400, 24, 8
-"""Limits of recorded calls, of all calls, of those near a recorded one, and of values from other calls."""
+_MAX_RECORDED, _MAX_CALLS, _NEARBY_OF_CALL, _PAIRS_OF_CALL, _VALUES_OF_SLOT = 120, 2_400, 60, 20, 12
+"""Limits of recorded calls, of all calls, of those near a recorded one, of those with two changed arguments,
+and of values of an argument in other calls and in the code."""
 _NOTHING = object()
 _NAME = re.compile(r"[A-Za-z]\w{0,99}", re.ASCII)
 _SHADOWS = frozenset({"Expected", "list", "pytest", "repr", "set", "value"})
@@ -65,9 +68,23 @@ class Call:
 
 
 _Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-_Recorded = tuple[Call, list[_Arguments]]
-"""A call with the positional and keyword arguments of each step."""
-_Values = dict[tuple[str, str, str], dict[int | str, dict[str, Any]]]
+_Slot = int | str
+"""Position or keyword of an argument."""
+_Values = dict[tuple[str, str, str], dict[_Slot, dict[str, Any]]]
+_Change = tuple[int, _Slot, Any]
+"""Position of a step, and a new value of one of its arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recorded:
+    """A call with the positional and keyword arguments of each step.
+
+    ``defaults``: name → value of the last step's other parameters.
+    """
+
+    call: Call
+    arguments: list[_Arguments]
+    defaults: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,24 +99,30 @@ class Observation:
     """Whether the object of the last step is described instead of its result, None."""
 
 
-def parse_calls(data: bytes) -> list[Call]:
+def parse_calls(data: bytes, constants: Sequence[Any] = ()) -> list[Call]:
     """Return the recorded calls, then nearby ones; call it in an isolated process, the data is hostile.
 
     Lines that are no call within the limits are left out.
+
+    Args:
+        data: lines that ``call_recorder`` wrote.
+        constants: literals in the tested code.
     """
     recorded: dict[str, _Recorded] = {}
     for line in data.splitlines():
         try:
             item = json.loads(line)
             call, arguments = _call(item["module"], item["steps"])
+            defaults = python_literal(item["defaults"])
+            _step(call.name, (), defaults, returns=True)
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-        recorded.setdefault(call.key, (call, arguments))
+        recorded.setdefault(call.key, _Recorded(call, arguments, defaults))
         if len(recorded) >= _MAX_RECORDED:
             break
-    calls = {key: call for key, (call, _) in recorded.items()}
+    calls = {key: each.call for key, each in recorded.items()}
     values = _values_of_slots(recorded.values())
-    rounds = zip_longest(*(_nearby_calls(*item, values) for item in recorded.values()))
+    rounds = zip_longest(*(_nearby_calls(each, values, constants) for each in recorded.values()))
     for call in (call for turn in rounds for call in turn if call is not None):
         if len(calls) >= _MAX_CALLS:
             break
@@ -109,17 +132,45 @@ def parse_calls(data: bytes) -> list[Call]:
 
 def parse_results(data: bytes, calls: Sequence[Call]) -> list[Observation]:
     """Return the results of calls; call it in an isolated process, the data is hostile."""
-    found: dict[int, Observation] = {}
+    results = _parsed_results(data, calls)
+    return [result for _, result in sorted(results.items()) if result is not None]
+
+
+def differing_results(data: bytes, observations: Sequence[Observation]) -> list[int]:
+    """Return the positions of observations whose calls have another result; the data is hostile, too.
+
+    Calls that were not repeated do not count, nor do floats that a generated test would accept.
+    """
+    results = _parsed_results(data, [observation.call for observation in observations])
+    return [number for number, result in sorted(results.items()) if not _agree(observations[number], result)]
+
+
+def _agree(expected: Observation, result: Observation | None) -> bool:
+    if result is None or result == expected:
+        return result is not None
+    values = [python_literal(each.value) for each in (expected, result)]
+    return all(isinstance(value, float) for value in values) and math.isclose(*values, rel_tol=1e-6)
+
+
+def _parsed_results(data: bytes, calls: Sequence[Call]) -> dict[int, Observation | None]:
+    """Return number of a call → its result; None if it has none that can be described."""
+    results: dict[int, Observation | None] = {}
     for line in data.splitlines():
         try:
             item = json.loads(line)
-            number, form, value = item["number"], item["form"], python_literal(item["value"])
-            if type(number) is int and 0 <= number < len(calls) and _is_result(form, value):
+            number = item["number"]
+            if type(number) is not int or not 0 <= number < len(calls):
+                continue
+            if "form" not in item:
+                results.setdefault(number, None)
+                continue
+            form, value = item["form"], python_literal(item["value"])
+            if _is_result(form, value):
                 of_object = item["of_object"] is True and len(calls[number].steps) > 1
-                found.setdefault(number, Observation(calls[number], render(value), form, of_object))
+                results.setdefault(number, Observation(calls[number], render(value), form, of_object))
         except (ValueError, KeyError, TypeError, RecursionError):
             continue
-    return [found[number] for number in sorted(found)]
+    return results
 
 
 def _is_result(form: object, value: object) -> bool:
@@ -177,12 +228,15 @@ def _is_name(name: object) -> bool:
 def _values_of_slots(recorded: Iterable[_Recorded]) -> _Values:
     """Return function → position or keyword → different recorded values."""
     values: _Values = {}
-    for call, arguments in recorded:
-        for step, (positional, named) in zip(call.steps, arguments, strict=True):
-            slots = values.setdefault(_function(call, step), {})
-            given: list[tuple[int | str, Any]] = [*enumerate(positional), *named.items()]
+    for each in recorded:
+        for step, (positional, named) in zip(each.call.steps, each.arguments, strict=True):
+            slots = values.setdefault(_function(each.call, step), {})
+            given: list[tuple[_Slot, Any]] = [*enumerate(positional), *named.items()]
             for slot, value in given:
                 slots.setdefault(slot, {}).setdefault(render(value), value)
+        slots = values[_function(each.call, each.call.steps[-1])]
+        for name in each.defaults:
+            slots.setdefault(name, {})
     return values
 
 
@@ -191,37 +245,67 @@ def _function(call: Call, step: Step) -> tuple[str, str, str]:
     return call.module, call.steps[0].name, "" if step is call.steps[0] else step.name
 
 
-def _nearby_calls(call: Call, arguments: list[_Arguments], values: _Values) -> Iterator[Call]:
-    """Yield calls in which one argument is a nearby value or that of another recorded call, in turn.
+def _nearby_calls(recorded: _Recorded, values: _Values, constants: Sequence[Any]) -> Iterator[Call]:
+    """Yield calls in which one argument has another value, then calls in which two have.
 
-    Arguments of the last step go first.
+    Values are nearby ones, those of other recorded calls and those made of constants, in turn. Arguments of
+    the last step go first.
     """
     varied = []
-    for position in reversed(range(len(call.steps))):
-        positional, named = arguments[position]
-        for slot, recorded in values.get(_function(call, call.steps[position]), {}).items():
+    for position in reversed(range(len(recorded.call.steps))):
+        positional, named = recorded.arguments[position]
+        if position == len(recorded.call.steps) - 1:
+            named = {**recorded.defaults, **named}
+        function = _function(recorded.call, recorded.call.steps[position])
+        for slot, others in values.get(function, {}).items():
             if isinstance(slot, int) and slot >= len(positional):
                 continue
             own = positional[slot] if isinstance(slot, int) else named.get(slot)
-            pairs = zip_longest(
-                nearby_values(own), islice(recorded.values(), _VALUES_OF_SLOT), fillvalue=_NOTHING
+            sources = zip_longest(
+                nearby_values(own),
+                islice(others.values(), _VALUES_OF_SLOT),
+                islice(_with_constants(own, constants), 2 * _VALUES_OF_SLOT),
+                fillvalue=_NOTHING,
             )
-            varied.append(
-                [(position, slot, value) for pair in pairs for value in pair if value is not _NOTHING]
-            )
-    turns = (change for turn in zip_longest(*varied) for change in turn if change is not None)
-    for position, slot, value in islice(turns, _NEARBY_OF_CALL):
-        step, (positional, named) = call.steps[position], arguments[position]
+            new = (value for source in sources for value in source if value is not _NOTHING)
+            if changes := [(position, slot, value) for value in new]:
+                varied.append(changes)
+    turns = [change for turn in zip_longest(*varied) for change in turn if change is not None]
+    for change in turns[:_NEARBY_OF_CALL]:
+        yield from _changed(recorded, [change])
+    if len(varied) > 1:
+        draw = random.Random(recorded.call.key)
+        for _ in range(_PAIRS_OF_CALL):
+            yield from _changed(recorded, [draw.choice(changes) for changes in draw.sample(varied, 2)])
+
+
+def _changed(recorded: _Recorded, changes: Sequence[_Change]) -> Iterator[Call]:
+    """Yield a call with changed arguments; nothing if they exceed the limits of literals."""
+    steps, arguments = list(recorded.call.steps), list(recorded.arguments)
+    for position, slot, value in changes:
+        positional, named = arguments[position]
         if isinstance(slot, int):
             positional = (*positional[:slot], value, *positional[slot + 1 :])
         else:
             named = {**named, slot: value}
+        arguments[position] = positional, named
         try:
-            changed = _step(step.name, positional, named, returns=step.returns)
+            steps[position] = _step(steps[position].name, positional, named, returns=steps[position].returns)
         except NotLiteralError:
+            return
+    yield Call(recorded.call.module, tuple(steps), nearby=True)
+
+
+def _with_constants(value: Any, constants: Iterable[Any]) -> Iterator[Any]:
+    """Yield values of the same type made of constants: themselves, numbers beside, texts around the value."""
+    for constant in constants:
+        if type(constant) is not type(value):
             continue
-        steps = (*call.steps[:position], changed, *call.steps[position + 1 :])
-        yield Call(call.module, steps, nearby=True)
+        yield constant
+        if isinstance(value, int | float):
+            yield from (constant + 1, constant - 1)
+        else:
+            yield from (value + constant, constant + value)
 
 
 def nearby_values(value: Any) -> list[Any]:

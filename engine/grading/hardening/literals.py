@@ -19,7 +19,8 @@ MAX_STEPS = 8
 """Limit of the steps of one call, see ``call_recorder``."""
 OPERATORS = frozenset({
     "__call__", "__getitem__", "__setitem__", "__delitem__", "__contains__", "__len__", "__iter__",
-    "__bool__", "__str__",
+    "__bool__", "__str__", "__repr__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__",
+    "__add__", "__sub__", "__mul__", "__truediv__", "__floordiv__", "__mod__", "__and__", "__or__", "__xor__",
 })  # fmt: skip
 """Special methods that count as public."""
 

@@ -1,6 +1,7 @@
 """Observation of a solved task: calls that its tests make, nearby calls, and their results, in one sandbox.
 
     required tests with the recorder ─▶ calls ─▶ nearby calls ─▶ results, twice ─▶ observations
+        ─▶ results with each wrong patch in place of the solution ─▶ observations that differ
 
 Everything that comes out of the sandbox is read within limits, in a process of its own.
 """
@@ -10,18 +11,27 @@ from __future__ import annotations
 import ast
 import json
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, replace
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from difflib import SequenceMatcher
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from engine.grading.execution import RunExecutor
 from engine.grading.hardening.generated_tests import is_comparable
-from engine.grading.hardening.inputs import Call, Observation, parse_calls, parse_results
+from engine.grading.hardening.inputs import (
+    Call,
+    Observation,
+    differing_results,
+    parse_calls,
+    parse_results,
+)
 from engine.isolation import SOURCE_LIMITS, run_isolated
+from engine.patches.apply import changes_between
 from engine.patches.trees import FileState, Tree
-from engine.python_syntax import parse_python
+from engine.python_syntax import drop_docstrings, parse_python
 from engine.sandbox.base import Sandbox
 from engine.testing.testrun import TEST_ENVIRONMENT
 from engine.types import TaskRow
@@ -32,15 +42,44 @@ _MAX_BYTES = 4 << 20
 """Maximum size of a file that is read from the sandbox."""
 _TIMES_SLOWER = 10.0
 """Factor of the tests' time limit while calls are recorded."""
-_REPEAT_S = 120.0
-"""Time limit of one repetition of all calls, seconds; above ``_FIRST_S`` of ``call_repeater``."""
+_FIRST_S, _AGAIN_S = 60.0, 90.0
+"""Time in which the first repetition starts calls, and in which the second one does, seconds."""
+_OTHER_S, _OTHERS_S = 15.0, 90.0
+"""Time in which one repetition without the solution starts calls, and that of all of them, seconds."""
+_END_S = 10.0
+"""Time after which a repetition that starts no further call is ended, seconds."""
+_MAX_CONSTANTS, _MAX_CONSTANT = 40, 40
+"""Number of constants of the changed functions that become arguments, and characters of a text among them."""
 _HERE = Path(__file__).parent
 
 
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Observations of a solved task.
+
+    Attributes:
+        recorded: number of calls that the tests make.
+        observations: results that are the same when a call is repeated.
+        changed: those that differ without the solution.
+        differing: those that differ with each wrong patch.
+    """
+
+    recorded: int
+    observations: Sequence[Observation] = ()
+    changed: Collection[Observation] = ()
+    differing: Sequence[Collection[Observation]] = ()
+
+
 async def observe(
-    row: TaskRow, solution: str, after: Tree, before: Tree, runs: RunExecutor, *, timeout_s: float
-) -> tuple[int, list[Observation]]:
-    """Return the number of recorded calls, and results of calls that are the same when repeated.
+    row: TaskRow,
+    solution: str,
+    trees: Sequence[Tree],
+    wrong: Sequence[Tree],
+    runs: RunExecutor,
+    *,
+    timeout_s: float,
+) -> Observed:
+    """Return results of calls that are the same when repeated, and those that differ with wrong patches.
 
     The results were equal in two processes, with calls in opposite order, other hash seeds, time zones and
     clocks.
@@ -48,7 +87,8 @@ async def observe(
     Args:
         row: a task whose tests are run by the driver.
         solution: its solution, a patch.
-        after, before: the files that the solution changes, with and without it.
+        trees: the files that the solution changes, without and with it.
+        wrong: these files with each wrong patch.
         runs: executes the tests.
         timeout_s: time limit of the tests, seconds.
 
@@ -56,11 +96,14 @@ async def observe(
         HostileInputError: the files, the calls or the results take too long to read.
         SandboxError: infrastructure failed in every attempt.
     """
+    before, after = trees
+    changed = await run_isolated(partial(changed_functions, before, after), SOURCE_LIMITS)
+    constants = await run_isolated(partial(constants_of, after, changed), SOURCE_LIMITS)
     settings = {
         "workdir": row.task.workdir,
         "roots": _roots(row.answer.test_command),
         "tests": required_files(row),
-        "changed": await run_isolated(partial(changed_functions, before, after), SOURCE_LIMITS),
+        "changed": changed,
         "calls": _CALLS,
         "results": _RESULTS,
     }
@@ -68,16 +111,20 @@ async def observe(
         f"{_FOLDER}/trainyard_calls.py": (_HERE / "call_recorder.py").read_bytes(),
         f"{_FOLDER}/trainyard_repeat.py": (_HERE / "call_repeater.py").read_bytes(),
         f"{_FOLDER}/trainyard_literals.py": (_HERE / "literals.py").read_bytes(),
+        f"{_FOLDER}/trainyard_names.py": (_HERE / "public_names.py").read_bytes(),
         f"{_FOLDER}/trainyard_calls.json": json.dumps(settings).encode(),
     }
-    recorded, observations = 0, list[Observation]()
+    observed = Observed(0)
 
     async def inspect(box: Sandbox) -> None:
-        nonlocal recorded, observations
+        nonlocal observed
         data = await _read(box, _CALLS)
-        calls = await run_isolated(partial(parse_calls, data), SOURCE_LIMITS)
-        recorded = sum(not call.nearby for call in calls)
+        calls = await run_isolated(partial(parse_calls, data, constants), SOURCE_LIMITS)
         observations = await _repeated(box, calls)
+        observed = Observed(sum(not call.nearby for call in calls))
+        if observations:
+            changed, *differing = await _differing(box, observations, after, (before, *wrong))
+            observed = replace(observed, observations=observations, changed=changed, differing=differing)
 
     traced = row.answer.test_command.replace(" -- ", f" --root {_FOLDER} -- -p trainyard_calls ", 1)
     await runs.execute(
@@ -87,7 +134,7 @@ async def observe(
         overlay=overlay,
         inspect=inspect,
     )
-    return recorded, observations
+    return observed
 
 
 def required_files(row: TaskRow) -> list[str]:
@@ -132,6 +179,25 @@ def _changed_ranges(old: FileState | None, new: FileState) -> list[tuple[int, in
     ]
 
 
+def constants_of(tree: Tree, ranges: Mapping[str, Sequence[tuple[int, int]]]) -> list[Any]:
+    """Return the different numbers and short texts in functions, without their docstrings.
+
+    Args:
+        tree: the files.
+        ranges: path → first and last lines of the functions, see ``changed_functions``.
+    """
+    constants: dict[tuple[type, object], Any] = {}
+    for path, lines in ranges.items():
+        for node in ast.walk(drop_docstrings(parse_python(tree[path].data))) if lines else ():
+            value = node.value if isinstance(node, ast.Constant) else None
+            is_short = isinstance(value, str | bytes) and 0 < len(value) <= _MAX_CONSTANT
+            if (is_short or type(value) in (int, float)) and any(
+                first <= getattr(node, "lineno", 0) <= last for first, last in lines
+            ):
+                constants.setdefault((type(value), value), value)
+    return list(constants.values())[:_MAX_CONSTANTS]
+
+
 def _roots(command: str) -> list[str]:
     words = shlex.split(command)
     return [words[at + 1] for at, word in enumerate(words[:-1]) if word == "--root"]
@@ -142,24 +208,57 @@ async def _repeated(box: Sandbox, calls: Sequence[Call]) -> list[Observation]:
 
     The second process repeats the calls that have a result: both fit into the time limit.
     """
-    program = f"python3 -S -P -B {_FOLDER}/trainyard_repeat.py"
-    first = await _results(box, program, calls, {"PYTHONHASHSEED": "1"})
+    first = await _results(box, calls, _FIRST_S, PYTHONHASHSEED="1")
     calls = [observation.call for observation in first]
-    again = await _results(box, f"{program} later", calls, {"PYTHONHASHSEED": "2", "TZ": "Asia/Kolkata"})
+    again = {*await _results(box, calls, _AGAIN_S, "later", PYTHONHASHSEED="2", TZ="Asia/Kolkata")}
     return [observation for observation in first if observation in again and is_comparable(observation)]
 
 
+async def _differing(
+    box: Sandbox, observations: Sequence[Observation], solved: Tree, others: Sequence[Tree]
+) -> list[frozenset[Observation]]:
+    """Return the observations that differ in each of other trees; none if time is up.
+
+    Args:
+        box: a sandbox of the solved task; it is left with the last tree.
+        observations: of the solved task.
+        solved: the files that differ, as in the sandbox.
+        others: these files in other versions.
+    """
+    differing = []
+    end = time.monotonic() + _OTHERS_S
+    calls, present = [observation.call for observation in observations], solved
+    for tree in others:
+        left_s = min(_OTHER_S, end - time.monotonic())
+        if left_s <= 0:
+            differing.append(frozenset[Observation]())
+            continue
+        await box.commit_files(changes_between(present, tree))
+        present = tree
+        await _run(box, calls, left_s, PYTHONHASHSEED="1")
+        data = await _read(box, _RESULTS)
+        positions = await run_isolated(partial(differing_results, data, observations), SOURCE_LIMITS)
+        differing.append(frozenset(observations[position] for position in positions))
+    return differing
+
+
 async def _results(
-    box: Sandbox, command: str, calls: Sequence[Call], environment: Mapping[str, str]
+    box: Sandbox, calls: Sequence[Call], seconds: float, *words: str, **environment: str
 ) -> list[Observation]:
+    await _run(box, calls, seconds, *words, **environment)
+    data = await _read(box, _RESULTS)
+    return await run_isolated(partial(parse_results, data, calls), SOURCE_LIMITS)
+
+
+async def _run(box: Sandbox, calls: Sequence[Call], seconds: float, *words: str, **environment: str) -> None:
+    """Repeat calls; no further one is started after some seconds."""
     lines = [
         json.dumps({"module": call.module, "steps": [astuple(step) for step in call.steps]}) for call in calls
     ]
     await box.write_file(_CALLS, "\n".join(lines).encode())
     await box.write_file(_RESULTS, b"")
-    await box.exec(command, timeout_s=_REPEAT_S, env={**TEST_ENVIRONMENT, **environment})
-    data = await _read(box, _RESULTS)
-    return await run_isolated(partial(parse_results, data, calls), SOURCE_LIMITS)
+    command = ["python3", "-S", "-P", "-B", f"{_FOLDER}/trainyard_repeat.py", f"{seconds:.1f}", *words]
+    await box.exec(shlex.join(command), timeout_s=seconds + _END_S, env={**TEST_ENVIRONMENT, **environment})
 
 
 async def _read(box: Sandbox, path: str) -> bytes:

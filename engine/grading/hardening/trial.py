@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import islice, zip_longest
 
 from pydantic import BaseModel, ConfigDict
 
 from engine.datasets.store import with_content_id
 from engine.grading.hardening.generated_tests import generated_name, write_test_file
 from engine.grading.hardening.inputs import Observation
+from engine.grading.hardening.recording import Observed
 from engine.types import TaskRow
 
 
@@ -34,6 +36,8 @@ class Hardening(BaseModel):
     """Number of observations that were tried as tests."""
     failed_on_solution: int = 0
     failed_on_alternatives: int = 0
+    passed: tuple[str, ...] = ()
+    """Details of the wrong patches that the task's own tests let pass."""
     alternatives: int = 0
     """Number of honest alternatives on which the tests were tried."""
     seconds: float = 0.0
@@ -69,38 +73,60 @@ class Trial:
         return with_tests(self.row, self.path, text, pass_to_pass=self.tests, selection=order)
 
 
-def choose_tests(
-    trial: Trial, caught: Sequence[Collection[str]], unchanged: Collection[str], limit: int
-) -> list[str]:
-    """Return the fewest tests, found greedily, of which each wrong patch fails one if it fails any.
+def preferences(observed: Observed) -> dict[Observation, int]:
+    """Return how early observations are to become tests, 0 first, without those that must not become one.
 
     Recorded inputs go first, then nearby ones whose result the solution does not change: another honest
     solution may not share other results. An exception that only the solution raises, for a nearby input, is
-    asserted only where a recorded call of the function raises it, too. Further tests of recorded inputs that
-    a wrong patch fails follow up to the limit.
+    asserted only where a recorded call of the function raises it, too.
+    """
+    raised = {_raised(each) for each in observed.observations if not each.call.nearby}
+    ranks = {}
+    for each in observed.observations:
+        if not each.call.nearby:
+            ranks[each] = 0
+        elif each not in observed.changed:
+            ranks[each] = 1
+        elif each.form != "raises" or _raised(each) in raised:
+            ranks[each] = 2
+    return ranks
+
+
+def choose_candidates(
+    ranks: Mapping[Observation, int], differing: Sequence[Collection[Observation]], limit: int
+) -> list[Observation]:
+    """Return observations to try as tests: the preferred ones that differ with each wrong patch, in turn."""
+    preferred = sorted(ranks, key=ranks.__getitem__)
+    turns = zip_longest(*([each for each in preferred if each in found] for found in differing))
+    distinct = dict.fromkeys(each for turn in turns for each in turn if each is not None)
+    return list(islice(distinct, limit))
+
+
+def choose_tests(
+    tested: Sequence[Observation],
+    ranks: Mapping[Observation, int],
+    differing: Sequence[Collection[Observation]],
+    limit: int,
+) -> list[Observation]:
+    """Return the fewest observations, found greedily, of which one differs with each wrong patch.
+
+    Preferred ones go first. Further recorded inputs follow up to the limit.
 
     Args:
-        trial: the tests.
-        caught: tests that each wrong patch fails.
-        unchanged: tests that pass without the solution.
-        limit: maximum number of tests.
+        tested: observations that tests may assert.
+        ranks: their preferences.
+        differing: observations that differ with each wrong patch.
+        limit: maximum number.
     """
-    pairs = list(zip(trial.tests, trial.observations, strict=True))
-    recorded = [test for test, each in pairs if not each.call.nearby]
-    raised = {_raised(each) for _, each in pairs if not each.call.nearby}
-    others = [test for test, each in pairs if each.form != "raises" or _raised(each) in raised]
-    preferences = (recorded, [test for test in trial.tests if test in unchanged], others)
-    eligible = {test for tests in preferences for test in tests}
-    left = [failed for failed in ({*tests} & eligible for tests in caught) if failed]
-    chosen: dict[str, None] = {}
+    left = [useful for found in differing if (useful := [each for each in tested if each in found])]
+    chosen: dict[Observation, None] = {}
     while left and len(chosen) < limit:
-        counts = Counter(test for failed in left for test in failed)
-        useful = next(tests for tests in preferences if any(counts[test] for test in tests))
-        best = max(useful, key=lambda test: counts[test])
+        counts = Counter(each for useful in left for each in useful)
+        best = min(counts, key=lambda each: (ranks[each], -counts[each]))
         chosen[best] = None
-        left = [failed for failed in left if best not in failed]
-    more = [test for test in recorded if any(test in failed for failed in caught)]
-    return [*chosen, *(test for test in more if test not in chosen)][:limit]
+        left = [useful for useful in left if best not in useful]
+    more = [each for each in tested if ranks[each] == 0 and each not in chosen]
+    return [*chosen, *more][:limit]
 
 
 def _raised(observation: Observation) -> tuple[str, str, str, str]:
@@ -145,7 +171,7 @@ def hardened_row(row: TaskRow, result: Hardening) -> TaskRow:
     added = with_tests(
         row, result.path, result.text, fail_to_pass=result.fail_to_pass, pass_to_pass=result.pass_to_pass
     )
-    record = result.model_dump(mode="json", exclude={"reason", "detail", "text", "seconds"})
+    record = result.model_dump(mode="json", exclude={"reason", "detail", "text", "seconds", "passed"})
     if earlier := row.answer.metadata.get("hardening"):
         record["earlier"] = earlier
     metadata = {**row.answer.metadata, "hardening": {"of": row.task.id, **record}}

@@ -43,7 +43,7 @@ _WORDS = {
     "other_function": "the model changed more than the function's body",
     "unchanged": "the model changed nothing", "too_many_lines": "the model changed too many lines",
     "reveals": "comments or names reveal the fault",
-    "not_caught": "no new test fails a wrong patch", "not_confirmed": "solution fails the changed task",
+    "not_caught": "no new test fails a wrong patch", "not_confirmed": "gradings contradict the new tests",
 }  # fmt: skip
 
 

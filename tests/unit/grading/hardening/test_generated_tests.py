@@ -6,18 +6,33 @@ import ast
 import importlib
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.grading.hardening import literals
 from engine.grading.hardening.generated_tests import generated_name, is_comparable, write_test_file
-from engine.grading.hardening.inputs import Call, Observation, Step, nearby_values, parse_calls, parse_results
+from engine.grading.hardening.inputs import (
+    Call,
+    Observation,
+    Step,
+    differing_results,
+    nearby_values,
+    parse_calls,
+    parse_results,
+)
 from engine.grading.hardening.literals import MAX_BITS, MAX_CHARS, NotLiteralError, render
-from engine.grading.hardening.recording import changed_functions
-from engine.grading.hardening.trial import Hardening, Trial, choose_tests, hardened_row
+from engine.grading.hardening.public_names import PublicNames
+from engine.grading.hardening.recording import Observed, changed_functions, constants_of
+from engine.grading.hardening.trial import (
+    Hardening,
+    choose_candidates,
+    choose_tests,
+    hardened_row,
+    preferences,
+)
 from engine.patches.trees import FileState
 from tests.builders.rollout_builders import make_row
 
@@ -67,7 +82,7 @@ def test_equal_sets_have_equal_literals() -> None:
 
 
 def line(*steps: object, module: object = "pkg.mod") -> bytes:
-    return json.dumps({"module": module, "steps": steps}).encode()
+    return json.dumps({"module": module, "steps": steps, "defaults": "{}"}).encode()
 
 
 def test_hostile_records_are_left_out() -> None:
@@ -134,17 +149,22 @@ def test_generated_tests_have_literals_only() -> None:
 
 
 def test_few_tests_of_recorded_inputs_are_chosen() -> None:
-    trial = Trial(
-        make_row(),
-        "t.py",
-        [observation("1", arguments=f"({number},)", nearby=number > 2) for number in range(5)],
-    )
-    zero, one, two, near, other = trial.tests
-    assert choose_tests(trial, [{near, other}, {near}], set(), 9) == [near]
-    assert choose_tests(trial, [{near, other}, {near}], {other}, 9) == [other, near]
-    assert choose_tests(trial, [{near, one}, {near}, set()], {near}, 9) == [one, near]
-    assert choose_tests(trial, [{zero, one, two}], set(), 2) == [zero, one]
-    assert choose_tests(trial, [set()], set(), 9) == []
+    observations = [observation("1", arguments=f"({number},)", nearby=number > 2) for number in range(5)]
+    zero, one, two, near, other = observations
+
+    def chosen(
+        *differing: set[Observation], changed: Sequence[Observation], limit: int = 9
+    ) -> list[Observation]:
+        ranks = preferences(Observed(3, observations, changed))
+        return choose_tests(choose_candidates(ranks, differing, 9), ranks, differing, limit)
+
+    assert chosen({near, other}, {near}, changed=[near, other]) == [near]
+    assert chosen({near, other}, {near}, changed=[near]) == [other, near]
+    assert chosen({near, one}, {near}, set(), changed=[]) == [one, near]
+    assert chosen({zero, one, two}, changed=[], limit=2) == [zero, one]
+    assert chosen(set(), changed=[]) == []
+    ranks = preferences(Observed(3, observations))
+    assert choose_candidates(ranks, [{near, other}, {two}], 2) == [near, two]
 
 
 def test_exceptions_of_nearby_inputs_are_chosen_where_one_is_recorded() -> None:
@@ -152,13 +172,10 @@ def test_exceptions_of_nearby_inputs_are_chosen_where_one_is_recorded() -> None:
         return replace(observation(repr(error), arguments=f"({number},)", nearby=nearby), form="raises")
 
     seen = raising(1, "builtins:ValueError", nearby=False)
-    trial = Trial(
-        make_row(), "t.py", [seen, raising(2, "builtins:ValueError"), raising(3, "builtins:KeyError")]
-    )
-    _, same, other = trial.tests
-    assert choose_tests(trial, [{same}], set(), 9) == [same]
-    assert choose_tests(trial, [{other}], set(), 9) == []
-    assert choose_tests(trial, [{other}], {other}, 9) == [other]
+    same, other = raising(2, "builtins:ValueError"), raising(3, "builtins:KeyError")
+    observations = [seen, same, other]
+    assert preferences(Observed(1, observations, changed=observations)) == {seen: 0, same: 2}
+    assert preferences(Observed(1, observations, changed=[seen])) == {seen: 0, same: 1, other: 1}
 
 
 def test_changed_functions_include_their_decorators() -> None:
@@ -173,6 +190,30 @@ def test_changed_functions_include_their_decorators() -> None:
     assert changed_functions({**before, "same.py": after["same.py"]}, after) == {"m.py": [(4, 6)], "n.py": []}
 
 
+def test_constants_of_changed_functions_become_arguments() -> None:
+    source = (
+        b'def f(x):\n    """Text."""\n    return x + 7 if x > "mark" else True\n\n\ndef g():\n    return 9\n'
+    )
+    constants = constants_of(
+        {"m.py": FileState(0o100644, source), "n.py": FileState(0, b"(")}, {"m.py": [(1, 3)], "n.py": []}
+    )
+    assert sorted(map(str, constants)) == ["7", "mark"]
+    calls = parse_calls(line(["f", "('a', 1)", "{}", True]), constants)
+    arguments = {call.steps[0].arguments for call in calls}
+    assert {"('mark', 1)", "('amark', 1)", "('a', 7)", "('a', 8)", "('a', 6)"} <= arguments
+
+
+def test_floats_within_the_tolerance_of_tests_do_not_differ() -> None:
+    expected = [observation("0.1"), observation("2.5"), observation("[1]"), observation("'x'")]
+    values = ["0.10000000001", "2.6", "[1]"]
+    data = b"\n".join(
+        json.dumps({"number": number, "form": "value", "value": value, "of_object": False}).encode()
+        for number, value in enumerate(values)
+    )
+    assert differing_results(data, expected) == [1]
+    assert differing_results(data + b'\n{"number": 3}', expected) == [1, 3]
+
+
 def test_earlier_hardening_is_kept_in_the_metadata() -> None:
     first = hardened_row(make_row(), Hardening(path="a.py", text="", pass_to_pass=("a.py::a",)))
     second = hardened_row(first, Hardening(path="b.py", text="", pass_to_pass=("b.py::b",)))
@@ -181,21 +222,16 @@ def test_earlier_hardening_is_kept_in_the_metadata() -> None:
     assert record["earlier"] == first.answer.metadata["hardening"]
 
 
-def test_recorder_survives_attributes_that_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(literals.__file__).parent
-    for name, source in (("calls", "call_recorder"), ("literals", "literals")):
-        (tmp_path / f"trainyard_{name}.py").write_bytes((folder / f"{source}.py").read_bytes())
+def test_public_names_survive_attributes_that_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lazily.py").write_text(
         "class Lazy:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n\n\n"
         "lazy = Lazy()\n\n\ndef double(value):\n    return value * 2\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    program, lazily = (importlib.import_module(name) for name in ("trainyard_calls", "lazily"))
-    settings = {"workdir": str(tmp_path), "tests": [], "changed": {}, "calls": ""}
+    lazily = importlib.import_module("lazily")
     try:
-        recorder = program.CallRecorder(settings)
-        recorder._find_names()
+        names = PublicNames(f"{tmp_path}/", [])
+        names.update()
     finally:
-        for name in ("trainyard_calls", "trainyard_literals", "lazily"):
-            sys.modules.pop(name, None)
-    assert recorder._functions[lazily.double.__code__][:2] == ("lazily", "double")
+        sys.modules.pop("lazily")
+    assert names.functions[lazily.double.__code__][:2] == ("lazily", "double")

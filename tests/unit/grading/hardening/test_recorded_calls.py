@@ -6,14 +6,15 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.grading.hardening import literals
-from engine.grading.hardening.generated_tests import is_comparable, write_test_file
-from engine.grading.hardening.inputs import Call, Observation, parse_calls, parse_results
+from engine.grading.hardening.generated_tests import generated_name, is_comparable, write_test_file
+from engine.grading.hardening.inputs import Call, Observation, differing_results, parse_calls, parse_results
 
 SHELF = """
 import functools
@@ -32,6 +33,20 @@ class Book:
     def rename(self, title):
         self.title = title
         return self
+
+    def __add__(self, title):
+        return NotImplemented if isinstance(title, int) else self.title + title
+
+
+class Row:
+    __slots__ = "books"
+
+    def __init__(self, title):
+        self.books = [Book(title)]
+
+
+def rows(titles):
+    return tuple(map(Row, titles))
 
 
 class Label:
@@ -86,12 +101,13 @@ _shared = Shelf(9)
 total = _shared.area
 
 
-def parts(text):
+def parts(text, *, upper=False):
+    text = text.upper() if upper else text
     return text.split("-")[1]
 """
 TESTS = """
 import pytest
-from shelves import Label, Shelf, ShelfError, parts, total
+from shelves import Label, Shelf, ShelfError, parts, rows, total
 
 
 @pytest.fixture
@@ -115,13 +131,21 @@ def test_rest():
     label = Label()
     assert (label.text(), label.width, Label.of(3), Label.named("n")) == ("--", 4, 6, "Label n")
     assert (total(2), parts("a-b")) == (18, "b")
+
+
+def test_parts_of_results():
+    book = rows("ab")[1].books[0]
+    assert book + "c" == "bc"
+    with pytest.raises(TypeError):
+        book + 1
+    assert book.rename("d").title == "d"
 """
 
 
 def repeated(folder: Path, calls: list[dict[str, Any]], *words: str) -> bytes:
     """Return the results of calls in a process of their own."""
     (folder / "calls.jsonl").write_text("\n".join(map(json.dumps, calls)))
-    command = [sys.executable, "trainyard_repeat.py", *words]
+    command = [sys.executable, "trainyard_repeat.py", "60", *words]
     subprocess.run(command, cwd=folder, check=True, timeout=60)
     return (folder / "results.jsonl").read_bytes()
 
@@ -131,7 +155,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a folder with a project, its recorded calls and the programs."""
     folder = tmp_path_factory.mktemp("project")
     here = Path(literals.__file__).parent
-    for name, source in (("calls", "call_recorder"), ("repeat", "call_repeater"), ("literals", "literals")):
+    programs = {
+        "calls": "call_recorder", "repeat": "call_repeater", "literals": "literals", "names": "public_names",
+    }  # fmt: skip
+    for name, source in programs.items():
         (folder / f"trainyard_{name}.py").write_bytes((here / f"{source}.py").read_bytes())
     (folder / "shelves.py").write_text(SHELF)
     (folder / "test_shelves.py").write_text(TESTS)
@@ -141,7 +168,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }  # fmt: skip
     (folder / "trainyard_calls.json").write_text(json.dumps(settings))
     done = run_pytest(folder, "-p", "trainyard_calls", "test_shelves.py")
-    assert "2 passed" in done, done
+    assert "3 passed" in done, done
     return folder
 
 
@@ -162,15 +189,14 @@ def recorded(project: Path) -> list[Call]:
 @pytest.fixture(scope="module")
 def observations(project: Path, recorded: list[Call]) -> list[Observation]:
     """Return results that two processes agree on."""
-    lines = [
-        {
-            "module": call.module,
-            "steps": [[step.name, step.arguments, step.keywords, step.returns] for step in call.steps],
-        }
-        for call in recorded
-    ]
+    lines = lines_of(recorded)
     first, again = (parse_results(repeated(project, lines, *words), recorded) for words in ((), ("later",)))
     return [each for each in first if each in again and is_comparable(each)]
+
+
+def lines_of(calls: list[Call]) -> list[dict[str, Any]]:
+    """Return calls as the recorder writes them."""
+    return [{"module": call.module, "steps": list(map(astuple, call.steps))} for call in calls]
 
 
 def texts(calls: list[Call]) -> set[str]:
@@ -190,12 +216,16 @@ def test_objects_are_recorded_as_tests_build_them(recorded: list[Call]) -> None:
         f"{added} first() titles()!", f"{added} first() titles() area(3,)!", "Label()! text()!",
         "Label()! text() width!",
         "Label.of(3,)!", "Label.named('n',)!", "total(2,)!", "parts('a-b',)!",
+        "rows('ab',)!", *(f"rows('ab',)! __getitem__(1,)! books! __getitem__(0,)! {step}" for step in (
+            "__add__('c',)!", "__add__(1,)!", "rename('d',)!",
+        )),
     }  # fmt: skip
 
 
 def test_generated_tests_of_objects_and_exceptions_pass(
     project: Path, observations: list[Observation]
 ) -> None:
+    observations = observations[:200]
     text = write_test_file(observations)
     (project / "test_hardened.py").write_text(text)
     done = run_pytest(project, "test_hardened.py")
@@ -211,10 +241,23 @@ def test_generated_tests_of_objects_and_exceptions_pass(
     assert any(each.form == "raises" and each.call.nearby for each in observations)
 
 
-def test_generated_tests_fail_where_behaviour_differs(project: Path, observations: list[Observation]) -> None:
-    (project / "test_hardened.py").write_text(write_test_file(observations))
+def test_observations_that_differ_are_those_whose_tests_fail(
+    project: Path, observations: list[Observation]
+) -> None:
+    some = observations[:60]
+    (project / "test_hardened.py").write_text(write_test_file(some))
     try:
         (project / "shelves.py").write_text(SHELF.replace("== self.size", "> self.size"))
-        assert "failed" in run_pytest(project, "test_hardened.py")
+        data = repeated(project, lines_of([each.call for each in some]))
+        failed = run_pytest(project, "-rf", "--tb=no", "test_hardened.py")
     finally:
         (project / "shelves.py").write_text(SHELF)
+    differing = {generated_name(some[position]) for position in differing_results(data, some)}
+    assert differing
+    assert differing == set(re.findall(r"^FAILED test_hardened.py::(\w+)", failed, re.MULTILINE))
+
+
+def test_nearby_calls_change_defaults_and_pairs_of_arguments(recorded: list[Call]) -> None:
+    changed = {(call.steps[0].arguments, call.steps[0].keywords) for call in recorded if call.name == "parts"}
+    assert ("('a-b',)", "{'upper': True}") in changed
+    assert any(arguments != "('a-b',)" and keywords != "{}" for arguments, keywords in changed)
