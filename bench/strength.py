@@ -13,43 +13,49 @@ import ast
 import asyncio
 import random
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.harness import store
+from bench.harness import machine, store, tasks_in_turn
 from engine.config.rollout import GradingConfig
 from engine.config.sandbox import SandboxConfig
-from engine.datasets.store import load_dataset
-from engine.datasets.wrong_patches import WrongPatch
+from engine.datasets.store import with_content_id
 from engine.errors import TrainyardError
 from engine.grading.grader import Grader
 from engine.grading.strength import choose_wrong_patches
 from engine.sandbox.local.backend import LocalBackend
-from engine.types import TaskRow, Verdict
+from engine.types import TaskRow, TestOutcome, Verdict
 
 POOL, MEASURED = 48, 24
-TRIES = 3
+TRIES = 6
 """Assertions of a task that are tried, until one makes it weaker."""
 SANDBOX = SandboxConfig(memory_mb=1024)
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """A task with a weaker test: what the wrong patches say about it."""
+    """A task that is weaker with one assertion less.
+
+    Attributes:
+        task: its instance id.
+        found: whether a wrong patch that the assertion rejects is among those that a validation grades.
+        measured: number of these.
+    """
 
     task: str
-    weaker: bool
     found: bool
     measured: int
-    seconds: float
 
 
 class Bench:
-    """Grading of wrong patches by original and weakened tests."""
+    """Grading of wrong patches by original and weakened tests.
+
+    Args:
+        home: the data folder.
+        workers: number of tasks at once.
+    """
 
     def __init__(self, home: Path, workers: int) -> None:
         self._backend = LocalBackend(home)
@@ -62,82 +68,108 @@ class Bench:
         self._tasks = asyncio.Semaphore(workers)
 
     async def plant(self, row: TaskRow) -> Planted | None:
-        """Return a task with one assertion less, the first that is weaker; None if no assertion can go."""
+        """Return a task with one assertion less, the first that makes it weaker; None if none does."""
         async with self._tasks:
+            began = time.monotonic()
             try:
-                return await self._plant(row)
+                planted = await self._plant(row)
             except TrainyardError as error:
-                print(f"{row.task.instance_id}: {error}"[:200])
+                print(f"{row.task.instance_id}: {error}"[:200], flush=True)
                 return None
+            said = "not weaker" if planted is None else "found" if planted.found else "missed"
+            print(f"{row.task.instance_id:50} {said:12} {time.monotonic() - began:6.0f} s", flush=True)
+            return planted
 
     async def _plant(self, row: TaskRow) -> Planted | None:
-        began, planted, rejected = time.monotonic(), None, list[bool]()
-        patches: list[WrongPatch] = []
-        for files in list(weaker_files(row))[:TRIES]:
-            weak = replace(row, answer=replace(row.answer, test_files={**row.answer.test_files, **files}))
-            if await self._passes(weak, "") or not await self._passes(weak, row.answer.gold_patch):
+        assertions = removable_assertions(row)
+        if not assertions:
+            return None
+        patches = await choose_wrong_patches(
+            row,
+            row.answer.gold_patch,
+            (),
+            limit=POOL,
+            backend=self._backend,
+            sandbox=SANDBOX,
+            run_id="bench",
+        )
+        failed = [await self._failed_tests(row, wrong.patch) for wrong in patches]
+        tries = 0
+        for assertion in assertions:
+            # Only a patch that fails in no other test may pass without the assertion.
+            able = [number for number, tests in enumerate(failed) if tests == {assertion.test}]
+            weak = weakened(row, [assertion])
+            if not able or tries == TRIES or await self._passes(weak, ""):
                 continue
-            if not patches:
-                patches = await choose_wrong_patches(
-                    row,
-                    row.answer.gold_patch,
-                    (),
-                    limit=POOL,
-                    backend=self._backend,
-                    sandbox=SANDBOX,
-                    run_id="bench",
-                )
-                rejected = [not await self._passes(row, wrong.patch) for wrong in patches]
-            slipped = [
-                was_rejected and await self._passes(weak, wrong.patch)
-                for wrong, was_rejected in zip(patches, rejected, strict=True)
-            ]
-            planted = Planted(
-                task=row.task.instance_id,
-                weaker=any(slipped),
-                found=any(slipped[:MEASURED]),
-                measured=len(patches[:MEASURED]),
-                seconds=round(time.monotonic() - began, 1),
-            )
-            if planted.weaker:
-                break
-        return planted
+            tries += 1
+            slipped = [number for number in able if await self._passes(weak, patches[number].patch)]
+            if slipped and await self._passes(weak, row.answer.gold_patch):
+                return Planted(row.task.instance_id, min(slipped) < MEASURED, min(len(patches), MEASURED))
+        return None
 
     async def _passes(self, row: TaskRow, patch: str) -> bool:
         return (await self._grader.grade(row, patch, trusted=True)).verdict is Verdict.PASSED
 
-
-def weaker_files(row: TaskRow) -> Iterator[dict[str, str]]:
-    """Yield path → text of a test file without one assertion of a test that the solution fixes."""
-    draw = random.Random(row.task.instance_id)
-    places = [
-        (path, node)
-        for path, text in sorted(row.answer.test_files.items())
-        for test in _tests(text, {name for name in row.answer.fail_to_pass if name.startswith(f"{path}::")})
-        for node in _removable(test)
-    ]
-    for path, node in draw.sample(places, len(places)):
-        lines = row.answer.test_files[path].split("\n")
-        indent = lines[node.lineno - 1][: node.col_offset]
-        lines[node.lineno - 1 : node.end_lineno] = [f"{indent}pass"]
-        yield {path: "\n".join(lines)}
+    async def _failed_tests(self, row: TaskRow, patch: str) -> set[str]:
+        """Return the required test functions that do not pass, without parameters; all after a time-out."""
+        grade = await self._grader.grade(row, patch, trusted=True)
+        passed = {test.test_id for test in grade.tests if test.outcome is TestOutcome.PASSED}
+        required = {*row.answer.fail_to_pass, *row.answer.pass_to_pass}
+        failed = required if grade.verdict is Verdict.TEST_TIMEOUT else required - passed
+        return {test.partition("[")[0] for test in failed}
 
 
-def _tests(text: str, names: set[str]) -> Iterator[ast.AST]:
-    functions = {name.partition("[")[0].rpartition("::")[2] for name in names}
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """An assertion of a test that the solution fixes; ``test``: node id without parameters."""
+
+    test: str
+    line: int
+    last_line: int
+    column: int
+
+
+def removable_assertions(row: TaskRow) -> list[Assertion]:
+    """Return the assertions of tests with several that the solution fixes, in a random order."""
+    assertions = []
+    for test in sorted({test.partition("[")[0] for test in row.answer.fail_to_pass}):
+        path, _, names = test.partition("::")
+        text = row.answer.test_files.get(path, "")
+        for node in _removable(_function(text, names.split("::"))):
+            last = node.end_lineno or node.lineno
+            assertions.append(Assertion(test, node.lineno, last, node.col_offset))
+    random.Random(row.task.instance_id).shuffle(assertions)
+    return assertions
+
+
+def weakened(row: TaskRow, removed: Sequence[Assertion]) -> TaskRow:
+    """Return a task without some assertions."""
+    files = dict(row.answer.test_files)
+    for each in sorted(removed, key=lambda each: -each.line):
+        path = each.test.partition("::")[0]
+        lines = files[path].split("\n")
+        lines[each.line - 1 : each.last_line] = [lines[each.line - 1][: each.column] + "pass"]
+        files[path] = "\n".join(lines)
+    return with_content_id(replace(row, answer=replace(row.answer, test_files=files)))
+
+
+def _function(text: str, names: Sequence[str]) -> ast.AST | None:
+    """Return the function of a test file that a node id names; None if the file has none."""
     try:
-        tree = ast.parse(text)
+        scope: ast.AST | None = ast.parse(text)
     except SyntaxError:
-        return
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name in functions:
-            yield node
+        return None
+    for name in names:
+        inner = [node for node in getattr(scope, "body", ()) if getattr(node, "name", "") == name]
+        scope = inner[-1] if inner else None
+    return scope
 
 
-def _removable(test: ast.AST) -> list[ast.stmt]:
+def _removable(test: ast.AST | None) -> list[ast.stmt]:
     """Return the assertions of a test that has several."""
-    found = [node for node in ast.walk(test) if isinstance(node, ast.stmt) and _is_assertion(node)]
-    return found if len(found) > 1 else []
+    nodes = [] if test is None else list(ast.walk(test))
+    assertions = [node for node in nodes if isinstance(node, ast.stmt) and _is_assertion(node)]
+    return assertions if len(assertions) > 1 else []
 
 
 def _is_assertion(node: ast.stmt) -> bool:
@@ -149,19 +181,18 @@ def _is_assertion(node: ast.stmt) -> bool:
 
 async def measure(home: Path, datasets: list[str], *, tasks: int, workers: int) -> dict[str, Any]:
     """Return the counts over the first tasks of the datasets."""
-    rows = [row for name in datasets for row in load_dataset(home, name).rows][:tasks]
+    rows = tasks_in_turn(home, datasets, tasks)
     bench = Bench(home, workers)
-    planted = [item for item in await asyncio.gather(*map(bench.plant, rows)) if item is not None]
-    weaker = [item for item in planted if item.weaker]
-    counts = Counter(item.found for item in weaker)
+    weaker = [each for each in await asyncio.gather(*map(bench.plant, rows)) if each is not None]
+    missed = [each.task for each in weaker if not each.found]
     return {
         "tasks": len(rows),
-        "with_a_removable_assertion": len(planted),
+        "with_a_removable_assertion": sum(bool(removable_assertions(row)) for row in rows),
         "weaker": len(weaker),
-        "found": counts[True],
-        "share": round(counts[True] / len(weaker), 3) if weaker else None,
-        "missed": [item.task for item in weaker if not item.found],
-        "wrong_patches": sum(item.measured for item in planted),
+        "found": len(weaker) - len(missed),
+        "share": round(1 - len(missed) / len(weaker), 3) if weaker else None,
+        "missed": missed,
+        "wrong_patches": sum(each.measured for each in weaker),
     }
 
 
@@ -172,13 +203,17 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--quick", action="store_true", help="ten tasks; nothing is stored")
-    arguments = parser.parse_args()
-    tasks = 10 if arguments.quick else arguments.tasks
-    run = partial(measure, arguments.home, arguments.datasets, tasks=tasks, workers=arguments.workers)
-    found = asyncio.run(run())
-    for name, value in found.items():
+    options = parser.parse_args()
+    run = measure(
+        options.home.resolve(),
+        options.datasets,
+        tasks=10 if options.quick else options.tasks,
+        workers=options.workers,
+    )
+    counts = {**machine(), **asyncio.run(run)}
+    for name, value in counts.items():
         print(f"{name.replace('_', ' '):28} {value}")
-    store("strength", found, quick=arguments.quick or not arguments.datasets)
+    store("strength", counts, quick=options.quick or not options.datasets)
 
 
 if __name__ == "__main__":
