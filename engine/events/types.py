@@ -66,7 +66,10 @@ class RunPlanned(RunEvent):
 
 
 class CollectionProgress(Record):
-    """State of a collection or evaluation of rollouts, over all attempts of the run."""
+    """State of the rollouts of a run's current phase.
+
+    In training they are those of this attempt, in collections and evaluations those of all attempts.
+    """
 
     graded: BigInt = Field(ge=0)
     """Rollouts with a verdict."""
@@ -75,20 +78,45 @@ class CollectionProgress(Record):
     """Termination reason → rollouts with a verdict; empty in events of earlier versions."""
     lost: BigInt = Field(ge=0)
     """Rollouts lost to infrastructure and not repeated yet."""
+    queued: BigInt = Field(default=0, ge=0)
+    """Rollouts that wait for a place among the active ones."""
     running: BigInt = Field(ge=0)
-    """Rollouts with an active agent."""
+    """Active rollouts: those that start, sample or use tools."""
+    starting: BigInt = Field(default=0, ge=0)
+    """Rollouts that wait for their sandboxes."""
+    sampling: BigInt = Field(default=0, ge=0)
+    """Rollouts that wait for a response of the policy."""
+    tools: BigInt = Field(default=0, ge=0)
+    """Rollouts whose tool calls are carried out, and those between two phases."""
     grading: BigInt = Field(default=0, ge=0)
     """Rollouts that are being graded."""
     steps: BigInt = Field(ge=0)
-    prompt_tokens: BigInt = Field(ge=0)
-    """Tokens of the first prompts."""
+    prompt_tokens: BigInt = Field(default=0, ge=0)
+    """Tokens of the first prompts of finished rollouts; 0 in training."""
     generated_tokens: BigInt = Field(ge=0)
+    """Tokens of responses; of finished rollouts only in collections and evaluations."""
+    tokens_per_s: float | None = None
+    """Tokens of all responses of the last minute, per second; None without any."""
     per_hour: float | None = None
     """Rollouts finished per hour, over the last ten minutes of this attempt; None until one has finished."""
     seconds_left: float | None = None
     """Time until the end at this rate; None while it is unknown."""
     cost: float | None = None
     """US dollars spent on finished rollouts; None where no price is known."""
+
+    @property
+    def live(self) -> tuple[tuple[str, float], ...]:
+        """Return labels and numbers of rollouts by what they do, steps and rate; zeros are left out."""
+        numbers = (
+            ("queued", self.queued),
+            ("starting", self.starting),
+            ("sampling", self.sampling),
+            ("in tools", self.tools),
+            ("grading", self.grading),
+            ("steps", self.steps),
+            ("tokens/s", round(self.tokens_per_s or 0.0)),
+        )
+        return tuple(pair for pair in numbers if pair[1])
 
 
 class RunProgress(RunEvent):
@@ -103,7 +131,7 @@ class RunProgress(RunEvent):
     seconds_left: float | None = Field(default=None, ge=0)
     """Estimated time until the end of the run, evaluations included; None while it is unknown."""
     collection: CollectionProgress | None = None
-    """State of a collection or evaluation; None in other phases."""
+    """State of the phase's rollouts; None in phases without any."""
     funnel: CurationFunnel | None = None
     """State of a curation; None where it is unchanged, and in other runs."""
 

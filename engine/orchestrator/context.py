@@ -27,6 +27,8 @@ CANCEL_S = 4.0
 """Maximum time cancelled work may take to close its sandboxes before the run ends without it, seconds."""
 REPORT_EVERY_S = 5.0
 """Interval between reports of a phase's progress, seconds."""
+FIRST_REPORT_S = 1.0
+"""Time until the second report of a phase, seconds."""
 
 T = TypeVar("T")
 Severity = Literal["info", "warning", "error"]
@@ -184,12 +186,13 @@ class RunContext:
 
 @asynccontextmanager
 async def repeating(report: Callable[[], None]) -> AsyncIterator[None]:
-    """Call ``report`` every ``REPORT_EVERY_S`` during the body; raise its error after the body."""
+    """Call ``report`` at intervals during the body; raise its error after the body."""
 
     async def repeat() -> None:
+        await asyncio.sleep(min(FIRST_REPORT_S, REPORT_EVERY_S))
         while True:
-            await asyncio.sleep(REPORT_EVERY_S)
             report()
+            await asyncio.sleep(REPORT_EVERY_S)
 
     task = asyncio.create_task(repeat())
     try:

@@ -19,7 +19,6 @@ from engine.errors import PatchError, RunEndingError, SandboxError, describe_err
 from engine.grading.submission.tampering import find_tampering
 from engine.inference.base import Policy, SamplingParams
 from engine.rollout.observer import GuardedObserver, ObserverFailedError
-from engine.rollout.places import Slots, open_gate
 from engine.rollout.recorded import RecordedTurns
 from engine.rollout.seeds import environment_seed, step_seed
 from engine.sandbox.failures import Decision, decide, kind_of, own_doing
@@ -43,6 +42,13 @@ _PATCH_DEADLINE_S = 60.0
 _RETRY_PAUSE_S = 0.1
 
 
+def open_gate() -> asyncio.Event:
+    """Return an event that is set."""
+    gate = asyncio.Event()
+    gate.set()
+    return gate
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutParts:
     """Parts shared by all rollouts of a scheduler."""
@@ -54,7 +60,8 @@ class RolloutParts:
     sampling: SamplingParams
     observer: GuardedObserver
     seed: int
-    slots: Slots
+    slots: asyncio.Semaphore
+    """Limits the rollouts that act at once."""
     retry_temperatures: tuple[float, ...] = ()
     """Sampling temperatures of repetitions until the model submits."""
     gate: asyncio.Event = field(default_factory=open_gate)
@@ -148,15 +155,12 @@ class Rollout:
             return self._grade
         if self._unpatchable:
             return Grade(verdict=Verdict.PATCH_FAILED, reward=0.0, detail=self._unpatchable)
-        self.parts.slots.grading += 1
         self._enter(RolloutPhase.GRADING)
         try:
             async with _Stopwatch(self._spent, "grading"):
                 return await self._environment.grade(self._patch)
         except Exception as error:
             return self._lost_grade(error)
-        finally:
-            self.parts.slots.grading -= 1
 
     def _lost_grade(self, error: Exception) -> Grade:
         _log.error("grading failed unexpectedly", key=self.key, traceback=traceback.format_exc())

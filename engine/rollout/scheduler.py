@@ -18,7 +18,6 @@ from engine.environments.base import EnvironmentFactory
 from engine.errors import ConfigError, ModelError
 from engine.inference.base import Policy, SamplingParams, TokenPolicy
 from engine.rollout.observer import GuardedObserver, ObserverFailedError, RolloutObserver
-from engine.rollout.places import Slots
 from engine.rollout.processes.remote import RemoteRollout
 from engine.rollout.processes.workers import RolloutWorkers
 from engine.rollout.recorded import RecordedTurns
@@ -97,7 +96,7 @@ class RolloutScheduler:
             sampling=sampling or SamplingParams(),
             observer=GuardedObserver(observer),
             seed=seed,
-            slots=Slots(rollout.max_concurrent),
+            slots=asyncio.Semaphore(rollout.max_concurrent),
             retry_temperatures=retry_temperatures,
         )
         self._workers, self._parts_number = workers, -1
@@ -109,16 +108,6 @@ class RolloutScheduler:
         self._live: set[Rollout | RemoteRollout] = set()
         self._interruptions = 0
         """Number of times that all rollouts were interrupted."""
-
-    @property
-    def acting(self) -> int:
-        """Return the number of rollouts whose agents act."""
-        return self._parts.slots.acting
-
-    @property
-    def grading(self) -> int:
-        """Return the number of rollouts that are being graded."""
-        return self._parts.slots.grading
 
     async def run(self, requests: Iterable[RolloutRequest], finished: Callable[[Trajectory], None]) -> None:
         """Roll out and grade every request; keep no finished trajectory.

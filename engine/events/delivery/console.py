@@ -111,13 +111,14 @@ def _progress(fields: Fields) -> str:
         parts[0] += f": {fields['done']}/{fields['total']}"
     state = fields.get("collection")
     if state is not None:
-        parts += [f"solved {state.solved}/{state.graded}", f"running {state.running}", f"steps {state.steps}"]
+        parts += [f"solved {state.solved}/{state.graded}"] if state.graded else []
+        parts += [f"{label} {number:,}" for label, number in state.live]
         parts += [
             f"{TerminationReason(reason).words} {count}"
             for reason, count in state.endings.items()
             if reason != TerminationReason.SUBMITTED
         ]
-        parts.append(f"lost {state.lost}")
+        parts += [f"lost {state.lost}"] if state.lost else []
         if state.per_hour:
             parts.append(f"per hour {state.per_hour:,.0f}")
         if state.cost is not None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from engine.errors import RolloutsLostError
 from engine.events.types import CollectionProgress, RunProgress
@@ -75,8 +76,8 @@ class Collector:
         self._alarms = RolloutAlarms(run, iteration=groups[0].iteration, instances=self._instances)
         self._rate = _Rate()
         self._reported_at = 0.0
-        self._reported_steps = 0
-        """Steps of rollouts in flight at the last report."""
+        self._reported: object = None
+        """State of the rollouts in flight at the last report."""
 
     async def collect(self) -> RolloutMetrics:
         """Roll out the unfinished rollouts, then repeat lost ones; return the metrics of all.
@@ -88,7 +89,7 @@ class Collector:
             EarlyStopError: the first rollouts all failed in the same way.
         """
         self._report(force=True)
-        async with repeating(self._report_steps):
+        async with repeating(self._report_changes):
             await self._roll_out(self._unfinished())
             while self._retries and self._ledger.lost:
                 self._retries -= 1
@@ -108,13 +109,15 @@ class Collector:
         """Return the load of the machine since the collection began."""
         return self._alarms.machine_load()
 
-    def _report_steps(self) -> None:
-        """Report new steps of rollouts in flight too: with a slow model, no rollout ends for minutes."""
-        if self._live_steps() != self._reported_steps:
-            self._report()
+    def _report_changes(self) -> None:
+        """Report changes of rollouts in flight too: with a slow model, no rollout ends for minutes."""
+        if self._in_flight() != self._reported:
+            self._report(force=True)
 
-    def _live_steps(self) -> int:
-        return self._run.rollouts.live_steps(self._groups[0].phase)
+    def _in_flight(self) -> tuple[int, dict[str, Any]]:
+        """Return the steps of rollouts in flight, and what the rollouts do."""
+        counts, phase = self._run.rollouts, self._groups[0].phase
+        return counts.live_steps(phase), counts.in_flight(phase, left=self._total - self._ledger.count)
 
     def _requests(self) -> Iterator[RolloutRequest]:
         return (request for group in self._groups for request in group.rollouts())
@@ -169,7 +172,7 @@ class Collector:
         if not force and now - self._reported_at < REPORT_EVERY_S:
             return
         self._reported_at = now
-        self._reported_steps = self._live_steps()
+        live_steps, in_flight = self._reported = self._in_flight()
         ledger, metrics = self._ledger, self._ledger.metrics
         per_second = self._rate.per_second(now)
         left = self._total - ledger.count + (len(ledger.lost) if self._retries else 0)
@@ -178,9 +181,8 @@ class Collector:
             solved=sum(task.solved for task in metrics.tally.tasks.values()),
             endings=metrics.endings.counts,
             lost=len(ledger.lost),
-            running=self._scheduler.acting,
-            grading=self._scheduler.grading,
-            steps=metrics.steps + self._reported_steps,
+            **in_flight,
+            steps=metrics.steps + live_steps,
             prompt_tokens=metrics.prompt_tokens,
             generated_tokens=metrics.generated_tokens,
             per_hour=3600 * per_second if per_second else None,

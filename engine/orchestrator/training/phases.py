@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from engine.config.run import TrainRun
-from engine.events.types import RunProgress
+from engine.events.types import CollectionProgress, RunProgress
 from engine.orchestrator.context import RunContext, repeating
 from engine.orchestrator.training.progress import TrainProgress
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
@@ -129,24 +129,36 @@ class TrainingPhases:
             kept: rollouts of the phase that are finished already.
         """
         counts = self._run.rollouts
-        before = counts.finished[rollouts] - kept
+        before = counts.of(rollouts)
         self._began = self._began if self._began is not None else time.monotonic()
-        reported: tuple[int, int, int] | None = None
+        reported: tuple[int, CollectionProgress | None] | None = None
 
         def report(*, ended: bool = False) -> None:
             nonlocal reported
-            done = total if ended else min(counts.finished[rollouts] - before, total)
-            running, steps = counts.running(rollouts), counts.live_steps(rollouts)
-            if (done, running, steps) == reported:
+            since = counts.of(rollouts)
+            since.subtract(before)
+            done = total if ended else min(kept + since["finished"], total)
+            state = None
+            if rollouts:
+                state = CollectionProgress(
+                    graded=since["graded"],
+                    solved=since["solved"],
+                    lost=since["lost"],
+                    steps=since["steps"],
+                    generated_tokens=since["tokens"],
+                    **counts.in_flight(rollouts, left=total - done),
+                )
+            if (done, state) == reported:
                 return
-            reported = (done, running, steps)
+            reported = (done, state)
             self._run.sink.emit(
                 RunProgress,
-                message=message + (f" ({running} running, {steps} steps)" if running else ""),
+                message=message,
                 done=done,
                 total=total,
                 follows=", ".join(follows),
                 seconds_left=self._seconds_left(total - done + later),
+                collection=state,
             )
 
         report()
@@ -156,7 +168,7 @@ class TrainingPhases:
 
     def _seconds_left(self, rollouts: int) -> float | None:
         """Return the time of the remaining rollouts at this attempt's rate, with updates; None if unknown."""
-        finished = self._run.rollouts.finished.total()
+        finished = self._run.rollouts.num_finished
         if not finished or not rollouts or self._began is None:
             return None
         return rollouts * (time.monotonic() - self._began) / finished

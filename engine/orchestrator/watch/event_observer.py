@@ -64,14 +64,15 @@ class EventObserver:
         self._sink.emit(TrajectoryStarted, ref=ref(key), sandbox_id=sandbox_id)
 
     def phase_changed(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
-        """Record the start of a phase in the timeline."""
+        """Count the phase, and record its start in the timeline."""
+        self._counts.enter(key, phase)
         if self._lanes is not None:
             self._lanes.enter(key, phase)
 
     def step_finished(self, key: RolloutKey, turn: FinishedTurn) -> None:
         """Record a finished turn."""
         step = turn.step
-        self._counts.step(key)
+        self._counts.step(key, turn)
         sampled = sampled_response(turn) if self._with_responses else None
         self._sink.emit(
             StepFinished, ref=ref(key), replayed=turn.is_replayed, sampled=sampled, **step_fields(step)
@@ -82,7 +83,7 @@ class EventObserver:
     async def trajectory_finished(self, trajectory: Trajectory) -> None:
         """Record the terminal event; built in a thread, one at a time, as tokens and log take megabytes."""
         await in_thread(partial(self._record, trajectory), executor=self._thread)
-        self._counts.finish(trajectory.key)
+        self._counts.finish(trajectory)
         grade = trajectory.grade
         if self._observe_duration is not None and grade is not None and grade.seconds and not grade.reused:
             self._observe_duration("grade", grade.seconds)

@@ -127,8 +127,6 @@ class RemoteRollout:
     def _leave_place(self) -> None:
         if self._is_acting:
             self.parts.slots.release()
-        if self._is_graded:
-            self.parts.slots.grading -= 1
         self._is_acting = self._is_graded = False
 
     async def _follow(self, worker: WorkerConnection, recorded: Sequence[FinishedTurn]) -> Trajectory:
@@ -172,7 +170,6 @@ class RemoteRollout:
                 observer.step_finished(self.key, turn)
             case Acted():
                 self.parts.slots.release()
-                self.parts.slots.grading += 1
                 self._is_acting, self._is_graded = False, True
             case Released():
                 await self._release(worker)

@@ -24,7 +24,6 @@ from engine.environments.base import EnvironmentFactory
 from engine.garbage import collect_rarely
 from engine.redaction import RedactingStream, add_secrets, log_to
 from engine.rollout.observer import GuardedObserver
-from engine.rollout.places import Slots, open_gate
 from engine.rollout.processes.messages import (
     Acted,
     Alive,
@@ -54,7 +53,7 @@ from engine.rollout.processes.services import (
     share,
 )
 from engine.rollout.processes.stream import MessageStream, StreamEndedError
-from engine.rollout.rollout import Rollout, RolloutParts
+from engine.rollout.rollout import Rollout, RolloutParts, open_gate
 from engine.types import RolloutKey, RolloutPhase, Trajectory
 
 ADDRESS, KEY, NUMBER = "TRAINYARD_WORKER_ADDRESS", "TRAINYARD_WORKER_KEY", "TRAINYARD_WORKER_NUMBER"
@@ -120,7 +119,7 @@ class _Reporter:
         self.tell(Finished(trajectory))
 
 
-class _Place(Slots):
+class _Place(asyncio.Semaphore):
     """The place that the run's process has given to a rollout."""
 
     def __init__(self, reporter: _Reporter) -> None:

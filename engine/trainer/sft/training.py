@@ -262,8 +262,9 @@ def _mean_losses(tally: _Tally) -> dict[str, float]:
 
 
 def _message(metrics: dict[str, float]) -> str:
-    rate = metrics["tokens"] / max(1e-9, metrics["seconds"])
-    message = f"step {metrics['steps']:.0f}, {metrics['tokens'] / 1e6:.2f}M tokens, {rate:,.0f} tokens/s"
+    message = f"step {metrics['steps']:.0f}, {metrics['tokens'] / 1e6:.2f}M tokens"
+    if metrics["seconds"] >= 1:  # a rate over no time is no rate
+        message += f", {metrics['tokens'] / metrics['seconds']:,.0f} tokens/s"
     if "answer_loss" not in metrics:
         return message
     return f"{message}, answer loss {metrics['answer_loss']:.3f}, prompt loss {metrics['prompt_loss']:.3f}"

@@ -96,20 +96,25 @@ async def test_acting_and_grading_rollouts_are_counted_separately() -> None:
 
     policy = Waiting([SUBMIT])
     rollout = RolloutConfig(max_concurrent=2)
-    tested = scheduler(MemoryBackend(FILES), policy, grader=Blocked(), rollout=rollout)
+    recorder = Recorder()
+    tested = scheduler(MemoryBackend(FILES), policy, grader=Blocked(), rollout=rollout, observer=recorder)
     collecting = asyncio.create_task(tested.collect([request(size=8)]))
 
-    async def reach(acting: int, grading: int) -> None:
+    async def reach(sampling: int, grading: int) -> None:
         async with asyncio.timeout(240):
-            while (tested.acting, tested.grading) != (acting, grading):
+            while phases() != {RolloutPhase.MODEL: sampling, RolloutPhase.GRADING: grading}:
                 await asyncio.sleep(0.01)
+
+    def phases() -> dict[RolloutPhase, int]:
+        now = list(dict(recorder.phases).values())
+        return {phase: now.count(phase) for phase in (RolloutPhase.MODEL, RolloutPhase.GRADING)}
 
     await reach(2, 0)
     policy.may_act.set()
     await reach(0, 4)
     may_grade.set()
     await collecting
-    assert (tested.acting, tested.grading) == (0, 0)
+    assert set(dict(recorder.phases).values()) == {None}
 
 
 async def test_waiting_for_room_follows_every_earlier_request() -> None:

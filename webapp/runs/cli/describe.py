@@ -18,6 +18,7 @@ from webapp.experiments import services as experiments
 from webapp.experiments.models import Experiment
 from webapp.runs.api.runs import RunOut
 from webapp.runs.contexts.phase import phase_of
+from webapp.runs.kinds import kind_of
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.services.states import TERMINAL
@@ -54,7 +55,7 @@ def describe(run: Run) -> str:
         parts.append(f"iteration {run.current_iteration + 1} of {run.total_iterations}")
     if (phase := phase_of(run)) is not None:
         parts.append(str(phase))
-    if run.collection:
+    if run.collection and (phase is not None or kind_of(run.kind).collects):
         parts += describe_collection(run.collection)
     if condition := run_reads.condition_of(run):
         parts.append(condition)
@@ -69,12 +70,11 @@ def explained(run: Run) -> str:
 
 
 def describe_collection(state: Mapping[str, Any]) -> list[str]:
-    """Return the numbers of a collection, as in ``engine.events.types.CollectionProgress``."""
-    parts = [f"{state['solved']} of {state['graded']} solved"]
+    """Return the results so far of rollouts, as in ``engine.events.types.CollectionProgress``."""
+    parts = [f"{state['solved']} of {state['graded']} solved"] if state["graded"] else []
     endings = [(reason, count) for reason, count in state.get("endings", {}).items() if count]
     if endings:
         parts.append(", ".join(f"{in_words(reason)} {count}" for reason, count in endings))
-    parts.append(f"{state['running']} running, {state['steps']} steps")
     if state["lost"]:
         parts.append(f"{state['lost']} lost to infrastructure")
     if state["per_hour"]:

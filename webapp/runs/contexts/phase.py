@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.events.types import CollectionProgress
 from engine.types import RunState
 from webapp.core.contexts.words import count, duration
 from webapp.runs.kinds import kind_of
@@ -27,9 +28,13 @@ class Phase:
     """Later phases; empty for the last one."""
     seconds_left: float | None
     """Estimated time until the end of the run; None while it is unknown."""
+    live: tuple[tuple[str, float], ...] = ()
+    """Label and number of its rollouts by what they do, of steps, and tokens per second."""
 
     def __str__(self) -> str:
         parts = [f"{self.now} {count(self.done)} of {count(self.total)}" if self.total else self.now]
+        if self.live:
+            parts.append(", ".join(f"{count(number)} {label}" for label, number in self.live))
         if self.follows:
             parts.append(f"then {self.follows}")
         if self.seconds_left is not None:
@@ -49,6 +54,7 @@ def phase_of(run: Run) -> Phase | None:
         total=run.progress_total,
         follows=run.progress_follows,
         seconds_left=run.progress_seconds_left or None,
+        live=CollectionProgress.model_validate(run.collection).live if run.collection else (),
     )
 
 

@@ -84,7 +84,7 @@ class Run(models.Model):
     progress_seconds_left = models.FloatField(null=True, blank=True)
     """Estimated time until the end of the run, evaluations included; None while it is unknown."""
     collection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
-    """State of its collection or evaluation: ``engine.events.types.CollectionProgress``; empty otherwise."""
+    """State of its current phase's rollouts: ``engine.events.types.CollectionProgress``; empty otherwise."""
     funnel: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)
     """State of its curation: ``engine.events.curation.CurationFunnel``; empty otherwise."""
     selection: models.JSONField[dict[str, Any], dict[str, Any]] = models.JSONField(default=dict, blank=True)

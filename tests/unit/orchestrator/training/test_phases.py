@@ -1,4 +1,4 @@
-"""Progress of training by phase, and counts of rollouts in flight."""
+"""Progress of training by phase."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from engine.orchestrator import context as run_context
-from engine.orchestrator.rollout_counts import RolloutCounts
 from engine.orchestrator.training import phases
 from engine.orchestrator.training.phases import Plan, TrainingPhases
 from engine.orchestrator.training.progress import TrainProgress
-from engine.types import RolloutKey
+from engine.types import RolloutKey, RolloutPhase
 from tests.unit.orchestrator.memory_sink import MemorySink, context
+from tests.unit.orchestrator.test_rollout_counts import ended_rollout, finished_turn
 
 PLAN = Plan(iterations=4, rollouts=8, evaluated=20, is_sync=True, every=2)
 
@@ -26,19 +26,6 @@ def key(index: int, phase: str = "train") -> RolloutKey:
 
 def progress(sink: MemorySink) -> list[dict[str, Any]]:
     return [fields for name, fields in sink.events if name == "RunProgress"]
-
-
-def test_steps_of_rollouts_in_flight_are_counted_until_they_end() -> None:
-    counts = RolloutCounts()
-    counts.start(key(0, "eval:heldout"))
-    counts.step(key(0, "eval:heldout"))
-    for index in range(2):
-        counts.start(key(index))
-    for _ in range(3):
-        counts.step(key(0))
-    assert (counts.running("train"), counts.live_steps("train"), counts.finished) == (2, 3, {})
-    counts.finish(key(0))
-    assert (counts.running("train"), counts.live_steps("train"), counts.finished) == (1, 0, {"train": 1})
 
 
 @pytest.mark.parametrize(("done", "expected"), [(0, 2), (1, 2), (2, 1), (3, 1), (4, 0)])
@@ -57,7 +44,7 @@ async def test_time_left_includes_evaluations_and_phases_name_what_follows(
     async with reports.evaluation("heldout", 20, kept=0, then=0):
         for index in range(20):
             run.rollouts.start(key(index, "eval:heldout"))
-            run.rollouts.finish(key(index, "eval:heldout"))
+            run.rollouts.finish(ended_rollout(key(index, "eval:heldout")))
         now[0] = 40.0
     async with reports.rollouts():
         pass
@@ -96,8 +83,9 @@ async def test_a_phase_is_reported_again_when_its_counts_change(monkeypatch: pyt
             ended.set()
             await forever.wait()
         if beats == 2:
+            run.rollouts.enter(key(0), RolloutPhase.MODEL)
             run.rollouts.start(key(0))
-            run.rollouts.step(key(0))
+            run.rollouts.step(key(0), finished_turn())
 
     ended, forever = asyncio.Event(), asyncio.Event()
     monkeypatch.setattr(run_context, "asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": beat}))
@@ -105,10 +93,11 @@ async def test_a_phase_is_reported_again_when_its_counts_change(monkeypatch: pyt
     run = context(sink)
     async with TrainingPhases(run, PLAN, TrainProgress()).rollouts():
         await ended.wait()
-    assert [fields["message"] for fields in progress(sink)] == [
-        "iteration 1 of 4: rollouts",
-        "iteration 1 of 4: rollouts (1 running, 1 steps)",
-        "iteration 1 of 4: rollouts (1 running, 1 steps)",
+    assert {fields["message"] for fields in progress(sink)} == {"iteration 1 of 4: rollouts"}
+    assert [fields["collection"].live for fields in progress(sink)] == [
+        (("queued", 8),),
+        (("queued", 7), ("sampling", 1), ("steps", 1)),
+        (("sampling", 1), ("steps", 1)),
     ]
 
 
@@ -117,17 +106,21 @@ async def test_evaluation_progress_excludes_concurrent_training_rollouts() -> No
     run = context(sink)
     reports = TrainingPhases(run, replace(PLAN, is_sync=False), TrainProgress())
     async with reports.rollouts():
-        run.rollouts.finish(key(0))
+        run.rollouts.finish(ended_rollout(key(0)))
+        run.rollouts.enter(key(1), RolloutPhase.MODEL)
         run.rollouts.start(key(1))
-        run.rollouts.step(key(1))
+        run.rollouts.step(key(1), finished_turn())
     async with reports.evaluation("heldout", 20, kept=5, then=0):
         pass
-    shown = [(report["message"], report["done"], report["total"]) for report in progress(sink)]
+    shown = [
+        (report["message"], report["done"], report["total"], report["collection"].running)
+        for report in progress(sink)
+    ]
     assert shown == [
-        ("iteration 1 of 4: rollouts", 0, 0),
-        ("iteration 1 of 4: rollouts (1 running, 1 steps)", 0, 0),
-        ("evaluation 'heldout' before training", 5, 20),
-        ("evaluation 'heldout' before training", 20, 20),
+        ("iteration 1 of 4: rollouts", 0, 0, 0),
+        ("iteration 1 of 4: rollouts", 0, 0, 1),
+        ("evaluation 'heldout' before training", 5, 20, 0),
+        ("evaluation 'heldout' before training", 20, 20, 0),
     ]
 
 

@@ -118,19 +118,27 @@ def test_endings_are_shown_beside_the_solve_rate(operator: Client) -> None:
 def test_phase_is_the_same_on_page_in_terminal_and_in_api(operator: Client) -> None:
     run, claim, stream = started_run(make_run(**{"trainer.iterations": 4}))
     later = {"follows": "4 iterations, 1 evaluation", "seconds_left": 754.0}
-    stream.add("run_progress", message="evaluation 'heldout' before training", done=28, total=256, **later)
+    state = {"graded": 28, "solved": 7, "lost": 0, "running": 6, "generated_tokens": 900}
+    state |= {"queued": 217, "sampling": 4, "tools": 2, "grading": 5, "steps": 64, "tokens_per_s": 83.4}
+    stream.add(
+        "run_progress", message="evaluation 'heldout' before training", done=28, total=256, collection=state,
+        **later,
+    )  # fmt: skip
     post(claim, stream, 1)
     run.refresh_from_db()
+    assert "7 of 28 solved" in describe(run)
     line = "evaluation 'heldout' before training 28 of 256"
-    assert f"{line} · then 4 iterations, 1 evaluation · about 12\u202fmin 34\u202fs left" in describe(run)
+    live = "217 queued, 4 sampling, 2 in tools, 5 grading, 64 steps, 83 tokens/s"
+    then = "then 4 iterations, 1 evaluation"
+    assert f"{line} · {live} · {then} · about 12\u202fmin 34\u202fs left" in describe(run)
     assert "12\u202fmin 34\u202fs" in progress_line(run)
     text = text_of(operator, run)
-    assert f"{line.capitalize()} then 4 iterations, 1 evaluation about 12 min 34 s left" in text.replace(
-        "&#x27;", "'"
-    )
+    shown = f"{line.capitalize()} {live.replace(',', '')} {then} about 12 min 34 s left"
+    assert shown in text.replace("&#x27;", "'")
     answer = operator.get(f"/api/v1/runs/{run.pk}").json()
     assert answer["progress_follows"] == "4 iterations, 1 evaluation"
     assert answer["progress_seconds_left"] == 754.0
+    assert (answer["collection"]["sampling"], answer["collection"]["tokens_per_s"]) == (4, 83.4)
 
 
 def test_a_training_shows_its_evaluation_in_progress(operator: Client) -> None:
