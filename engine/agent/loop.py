@@ -93,6 +93,8 @@ class AgentLoop:
     _replay: Replay = field(init=False)
     _waited: float = field(init=False, default=0.0)
     """Time that the last response waited for the policy's engines, seconds."""
+    _has_call: bool = field(init=False, default=False)
+    """Whether the last response held a call, valid or not."""
 
     def __post_init__(self) -> None:
         self._room = min(self.config.min_response, self.config.max_response)
@@ -162,7 +164,7 @@ class AgentLoop:
             self._waited = recorded.waited_seconds
             self._deadline -= step.model_seconds - self._waited
         if not turn.stopped:
-            self._finish_step(step)
+            self._finish_step(step, was_cut_off=True)
             full = room <= self.config.max_response or len(self._conversation) >= self._context
             raise _Ended(TerminationReason.MAX_CONTEXT if full else TerminationReason.MAX_RESPONSE)
         step = await self._act(step)
@@ -238,6 +240,7 @@ class AgentLoop:
     def _read(self, index: int, turn: Turn, model_seconds: float) -> Step:
         """Parse one response into a step (thought, tool call, parse error)."""
         parsed = self._parsed(turn.reply)
+        self._has_call = parsed.has_call
         if not turn.stopped:
             after = f" after {turn.generated_tokens} tokens" if turn.generated_tokens else ""
             message = f"the response was cut off{after}; nothing was run"
@@ -295,7 +298,7 @@ class AgentLoop:
             tool_seconds=tool_seconds,
         )
 
-    def _finish_step(self, step: Step) -> None:
+    def _finish_step(self, step: Step, *, was_cut_off: bool = False) -> None:
         step = self._replay.settle(step)
         self._steps.append(step)
         self.on_step(
@@ -304,6 +307,8 @@ class AgentLoop:
                 response=self._conversation.last_response,
                 waited_seconds=self._waited,
                 is_replayed=self._replay.agreed(step),
+                has_call=self._has_call,
+                was_cut_off=was_cut_off,
             )
         )
 

@@ -39,6 +39,10 @@ class FinishedTurn:
     """Part of the step's ``model_seconds`` that does not count towards the rollout's time limit."""
     is_replayed: bool = False
     """True where the step repeats an earlier attempt's record with the same outcome."""
+    has_call: bool = False
+    """Whether the response held a call in the tool format, valid or not; False where it was recorded."""
+    was_cut_off: bool = False
+    """Whether the response ended at a limit; False where it was recorded."""
 
 
 class Replay:

@@ -166,6 +166,8 @@ EARLY_STOP = 8
 class CollectionConfig(Section):
     """Tasks of a collection, reuse of earlier results, and repetition of rollouts."""
 
+    tasks: tuple[Annotated[Text, Field(min_length=1, max_length=200)], ...] = ()
+    """Tasks of the split to use, by ID or instance ID; empty uses all."""
     shuffle: bool = False
     """Shuffle the split's tasks by the run's seed before ``start_index`` and ``dataset.limit`` apply."""
     start_index: int = Field(default=0, ge=0)

@@ -23,7 +23,13 @@ from engine.orchestrator.context import RunContext, RunResult, RunStopped
 from engine.orchestrator.evaluations import report_evaluation
 from engine.orchestrator.policies.policies import open_run_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
-from engine.orchestrator.setup import announce, build_scheduler, open_environments, peak_memory_mb
+from engine.orchestrator.setup import (
+    OPENING,
+    announce,
+    build_scheduler,
+    open_environments,
+    peak_memory_mb,
+)
 from engine.orchestrator.watch.event_observer import TRAIN_PHASE
 
 Sampling = TypeVar("Sampling", RolloutRun, EvaluateRun)
@@ -37,13 +43,14 @@ async def rollout(config: RolloutRun, run: RunContext) -> RunResult:
     try:
         version, sampling = await _collect(config, run, ledger, TRAIN_PHASE)
     except (RunStopped, SpendLimitError) as stop:
-        return RunResult.of_stop(stop, _summary(ledger, started))
+        return RunResult.of_stop(stop, _summary(run, ledger, started, TRAIN_PHASE))
     metrics = _metrics(run, ledger, sampling, started)
     metrics["time/iteration"] = metrics["time/rollout"]
     await asyncio.to_thread(
         run.sink.emit, IterationFinished, iteration=0, policy_version=version, metrics=metrics
     )
-    summary = {"iterations": 1, "solve_rate_last": metrics["solve/rate"], **_summary(ledger, started)}
+    counts = _summary(run, ledger, started, TRAIN_PHASE)
+    summary = {"iterations": 1, "solve_rate_last": metrics["solve/rate"], **counts}
     return RunResult(state="succeeded", summary=summary)
 
 
@@ -52,17 +59,18 @@ async def evaluate(config: EvaluateRun, run: RunContext) -> RunResult:
     started = time.monotonic()
     ledger = await _resume(run)
     split = config.dataset.split
+    phase = f"eval:{split}"
     try:
-        version, sampling = await _collect(config, run, ledger, f"eval:{split}")
+        version, sampling = await _collect(config, run, ledger, phase)
     except (RunStopped, SpendLimitError) as stop:
-        return RunResult.of_stop(stop, _summary(ledger, started))
+        return RunResult.of_stop(stop, _summary(run, ledger, started, phase))
     result = ledger.metrics.tally.summary()
     metrics = _metrics(run, ledger, sampling, started)
     await asyncio.to_thread(
         report_evaluation, run, result, iteration=0, name=split, policy_version=version, metrics=metrics
     )
     summary = {
-        **_summary(ledger, started),
+        **_summary(run, ledger, started, phase),
         "trajectories": result.num_samples,
         "solve_rate_last": result.solve_rate,
         "interval_low": result.interval_low,
@@ -84,6 +92,7 @@ async def _collect(
     """Collect the rollouts that ``ledger`` lacks; return policy version, policy metrics and machine load."""
     config = await with_start_policy(config, run)
     groups = await asyncio.to_thread(planned_groups, config, run, phase)
+    run.progress(OPENING, 0, 0)
     policy = await open_run_policy(config.policy, config.agent, run)
     try:
         environments = await open_environments(config, run)
@@ -125,8 +134,9 @@ def _metrics(
     return metrics
 
 
-def _summary(ledger: Ledger, started: float) -> Summary:
+def _summary(run: RunContext, ledger: Ledger, started: float, phase: str) -> Summary:
     return {
+        **run.rollouts.calls(phase).summary(),
         "trajectories": ledger.metrics.count,
         "excluded": ledger.metrics.lost,
         "cost": ledger.cost,

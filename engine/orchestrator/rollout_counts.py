@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.agent.replay import FinishedTurn
+from engine.evaluation.calls import CallCounts
 from engine.rollout.summary import RolloutSummary
 from engine.types import RolloutKey, RolloutPhase, Trajectory
 
@@ -32,10 +33,15 @@ class RolloutCounts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.totals: dict[str, Counter[str]] = {}
-        """Phase of the run → number of ``finished``, ``graded``, ``solved`` and ``lost`` rollouts, and of
-        ``steps`` and ``tokens``."""
+        """Phase of the run → number of ``finished``, ``graded``, ``solved`` and ``lost`` rollouts, of
+        ``steps``, of sampled ``responses``, of those ``with_call``, ``valid`` and ``cut_off``, and of their
+        ``tokens``."""
+        self.sampling_seconds = 0.0
+        """Time in which at least one rollout waited for a response."""
         self._clock = clock
         self._phases: dict[RolloutKey, RolloutPhase] = {}
+        self._num_sampling = 0
+        self._sampling_since = 0.0
         self._steps: Counter[RolloutKey] = Counter()
         """Steps of rollouts in flight."""
         self._since = 0.0
@@ -58,23 +64,39 @@ class RolloutCounts:
 
     def enter(self, key: RolloutKey, phase: RolloutPhase | None) -> None:
         """Count the start of a rollout's phase, or the rollout's end (None)."""
-        if phase is None:
-            self._phases.pop(key, None)
-            return
+        now = self._clock()
         if not self._phases:
-            self._since = self._clock()
+            self._since = now
             self._responses.clear()
-        self._phases[key] = phase
+        if self._phases.pop(key, None) is RolloutPhase.MODEL:
+            self._num_sampling -= 1
+            if not self._num_sampling:
+                self.sampling_seconds += now - self._sampling_since
+        if phase is RolloutPhase.MODEL:
+            if not self._num_sampling:
+                self._sampling_since = now
+            self._num_sampling += 1
+        if phase is not None:
+            self._phases[key] = phase
 
     def start(self, key: RolloutKey) -> None:
         """Count a rollout that starts or restarts."""
         self._steps[key] = 0
 
     def step(self, key: RolloutKey, turn: FinishedTurn) -> None:
-        """Count a step; the tokens of a replayed one were sampled by an earlier attempt."""
+        """Count a step and its response; that of a replayed step was sampled by an earlier attempt."""
         self._steps[key] += 1
-        tokens = 0 if turn.is_replayed else turn.step.generated_tokens
-        self._totals(key).update(steps=1, tokens=tokens)
+        totals, tokens = self._totals(key), turn.step.generated_tokens
+        totals["steps"] += 1
+        if turn.is_replayed:
+            return
+        totals.update(
+            responses=1,
+            with_call=turn.has_call,
+            valid=turn.step.call is not None,
+            cut_off=turn.was_cut_off,
+            tokens=tokens,
+        )
         if tokens:
             self._responses.append((self._clock(), tokens))
 
@@ -87,6 +109,18 @@ class RolloutCounts:
             graded=not rollout.is_lost,
             solved=not rollout.is_lost and rollout.is_solved,
             lost=rollout.is_lost,
+        )
+
+    def calls(self, phase: str) -> CallCounts:
+        """Return the tool calls in a phase's responses; the only phase of the run."""
+        totals = self.of(phase)
+        return CallCounts(
+            responses=totals["responses"],
+            responses_with_call=totals["with_call"],
+            valid_calls=totals["valid"],
+            responses_cut_off=totals["cut_off"],
+            response_tokens=totals["tokens"],
+            sampling_seconds=round(self.sampling_seconds, 2),
         )
 
     def in_flight(self, phase: str, *, left: int) -> dict[str, Any]:

@@ -59,6 +59,8 @@ from engine.verifiers.execution_based.runs import TestRuns
 from engine.verifiers.execution_based.testing_agent import KeepRuleGrader
 
 log = structlog.get_logger("orchestrator")
+OPENING = "opening the policy"
+"""Name of the phase in which a model is loaded or an endpoint is tried, in progress reports."""
 ActingRun = TrainRun | ImproveRun | RolloutRun | EvaluateRun
 
 

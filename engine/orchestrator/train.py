@@ -48,6 +48,7 @@ from engine.orchestrator.policies.engines import start_training_engines
 from engine.orchestrator.policies.policies import open_trained_policy
 from engine.orchestrator.policies.warm_start import with_start_policy
 from engine.orchestrator.setup import (
+    OPENING,
     RunEnvironments,
     announce,
     build_scheduler,
@@ -173,6 +174,7 @@ class TrainingLoop:
                 sampled again.
             evaluated: rollouts of evaluations that earlier attempts finished.
         """
+        run.progress(OPENING, 0, 0)
         async with AsyncExitStack() as opened:
             policy: TrainablePolicy | None = None
             if config.policy.engine == "vllm":  # first: the servers start in the background

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.tools.base import printable
@@ -46,6 +46,8 @@ class ParsedResponse:
     """Everything before the call, thinking markers, call wrappers and outer whitespace removed."""
     call: ToolCall | None
     error: str = ""
+    has_call: bool = False
+    """Whether the response holds a call in the format, valid or not; mentions do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +93,7 @@ def parse_content(
     if len(content) > MAX_RESPONSE_CHARS:
         return _too_long(content)
     parsed = _parse(content, 0, tool_format, tools)
-    return ParsedResponse(_joined(thinking, parsed.thought), parsed.call, parsed.error)
+    return replace(parsed, thought=_joined(thinking, parsed.thought))
 
 
 def parse_native(
@@ -107,9 +109,10 @@ def parse_native(
         call = calls[0]
         if call.error:
             raise CallError(call.error)
-        return ParsedResponse(thought, validate_call(call.name, checked_arguments(call.arguments), tools))
+        valid = validate_call(call.name, checked_arguments(call.arguments), tools)
+        return ParsedResponse(thought, valid, has_call=True)
     except CallError as error:
-        return ParsedResponse(thought, None, _message(str(error)))
+        return ParsedResponse(thought, None, _message(str(error)), has_call=bool(calls))
 
 
 def read_native(text: str) -> tuple[str, tuple[NativeCall, ...]]:
@@ -145,14 +148,15 @@ def _parse(text: str, body: int, tool_format: ToolFormat, tools: Tools) -> Parse
         )
         return ParsedResponse(_thought(text), None, error)
     thought = _thought(text[: first.start])
+    has_call = isinstance(first, FoundCall) or not first.mention
     try:
         if isinstance(first, BrokenCall) or first.error:
             raise CallError(first.error)
         if any(isinstance(place, FoundCall) for place in places):
             raise CallError(_SEVERAL)
-        return ParsedResponse(thought, validate_call(first.name, first.arguments, tools))
+        return ParsedResponse(thought, validate_call(first.name, first.arguments, tools), has_call=True)
     except CallError as error:
-        return ParsedResponse(thought, None, _message(str(error)))
+        return ParsedResponse(thought, None, _message(str(error)), has_call=has_call)
 
 
 def _first_call(places: Iterable[FoundCall | BrokenCall]) -> FoundCall | BrokenCall | None:

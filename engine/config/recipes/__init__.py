@@ -32,6 +32,7 @@ RECIPES: Mapping[str, Callable[[], AnyRun]] = {
     "quickstart-oracle": quickstart.oracle,
     "quickstart-collect": quickstart.collect,
     "quickstart-dataset": quickstart.dataset,
+    "try-model": quickstart.try_model,
     "quickstart-sft": quickstart.sft,
     "quickstart-pool": quickstart_pool.train,
     "quickstart-pool-dataset": quickstart_pool.dataset,

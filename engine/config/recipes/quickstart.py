@@ -6,8 +6,14 @@ from engine.config.curation import CurationConfig, FaultKind
 from engine.config.learning.algorithm import AlgorithmConfig
 from engine.config.learning.trainer import TrainerConfig
 from engine.config.learning.training import EvaluationConfig, SftConfig
-from engine.config.policies import OraclePolicyConfig
-from engine.config.rollout import AgentConfig, DatasetConfig, GradingConfig, RolloutConfig
+from engine.config.policies import OraclePolicyConfig, TransformerPolicyConfig
+from engine.config.rollout import (
+    AgentConfig,
+    CollectionConfig,
+    DatasetConfig,
+    GradingConfig,
+    RolloutConfig,
+)
 from engine.config.run import CurateRun, EvaluateRun, RolloutRun, SftRun, TrainRun
 from engine.config.sandbox import SandboxConfig
 
@@ -103,6 +109,22 @@ def collect() -> RolloutRun:
         grading=_GRADING,
         sandbox=_SANDBOX,
         rollout=RolloutConfig(group_size=8),
+    )
+
+
+def try_model() -> RolloutRun:
+    """Try a model on a few tasks: does it write tool calls in this format, how long, and how fast?"""
+    return RolloutRun(
+        name="model try",
+        dataset=DatasetConfig(name=DATASET, limit=4),
+        agent=AgentConfig(
+            prompt="deepswe_v1", max_steps=4, max_context=8192, max_response=256, command_timeout_s=30.0
+        ),
+        grading=_GRADING,
+        policy=TransformerPolicyConfig(checkpoint="Qwen/Qwen2.5-Coder-0.5B-Instruct"),
+        sandbox=_SANDBOX,
+        rollout=RolloutConfig(group_size=1, max_concurrent=4),
+        collection=CollectionConfig(early_stop=0),
     )
 
 

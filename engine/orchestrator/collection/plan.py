@@ -23,7 +23,8 @@ def planned_groups(config: RolloutRun | EvaluateRun, run: RunContext, phase: str
     """Return one request per task with rollouts to sample, in order.
 
     Raises:
-        ConfigError: ``collection.start_index`` is beyond the last task, or an earlier run does not exist.
+        ConfigError: a task of ``collection.tasks`` does not exist, ``collection.start_index`` is beyond the
+            last task, or an earlier run does not exist.
         DatasetError: no task is selected, or one that an earlier attempt selected is missing.
     """
     rows = _sliced(selected_rows(config, run), config)
@@ -38,6 +39,11 @@ def planned_groups(config: RolloutRun | EvaluateRun, run: RunContext, phase: str
 
 
 def _sliced(rows: Sequence[TaskRow], config: RolloutRun | EvaluateRun) -> Sequence[TaskRow]:
+    if chosen := set(config.collection.tasks):
+        rows = [row for row in rows if chosen & {row.task.id, row.task.instance_id}]
+        missing = chosen - {name for row in rows for name in (row.task.id, row.task.instance_id)}
+        if missing:
+            raise ConfigError(Problem(f"the split has no selected task {min(missing)}", "collection.tasks"))
     first = config.collection.start_index
     if first >= len(rows):
         raise ConfigError(

@@ -48,6 +48,7 @@ def test_oracle_solves_every_task_and_noop_none(home: Path, tmp_path: Path, poli
     assert {event["termination"] for event in finished} == {"submitted"}
     summary = of_type(run.run_dir, "run_finished")[0]["summary"]
     assert summary["solve_rate_last"] == rate
+    assert summary["valid_calls"] == summary["responses_with_call"] == summary["responses"] > 0
     metrics = of_type(run.run_dir, "iteration_finished")[0]["metrics"]
     assert metrics["infra/rate"] == 0
     assert "machine/load" in metrics

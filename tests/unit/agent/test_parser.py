@@ -144,3 +144,27 @@ def test_native_errors_equal_those_of_the_text_formats() -> None:
 
 def test_stored_configurations_may_use_the_former_name_of_a_format() -> None:
     assert AgentConfig.model_validate({"tool_format": "function_calling"}).tool_format == "native"
+
+
+@pytest.mark.parametrize("tool_format", TEXT_FORMATS)
+def test_a_call_that_cannot_run_is_told_from_prose(tool_format: ToolFormat) -> None:
+    call = render_call(LS, tool_format)
+    held = {
+        call: True,
+        call + call: True,
+        call.replace("execute_bash", "unknown"): True,
+        BEGUN[tool_format]: True,
+        "I would run ls.": False,
+        f"I could write {MENTIONS[0] if tool_format == 'xml' else MENTIONS[3]} here": False,
+    }
+    assert {text: parse(text, tool_format).has_call for text in held} == held
+
+
+def test_native_calls_of_a_family_are_held_whether_valid_or_not() -> None:
+    valid, broken = (
+        NativeCall(name="finish", arguments={"command": "submit"}),
+        NativeCall(name="", arguments={}),
+    )
+    assert [parse_native(calls).has_call for calls in ((valid,), (broken,), (valid, valid), ())] == [
+        True, True, True, False,
+    ]  # fmt: skip

@@ -421,6 +421,9 @@ def test_tasks_are_shuffled_then_sliced(tmp_path: Path, monkeypatch: pytest.Monk
     assert tasks(shuffle=True, start_index=2, limit=3) == shuffled[2:5]
     with pytest.raises(ConfigError, match="6 is beyond the last of 6 tasks"):
         tasks(start_index=6)
+    assert tasks(tasks=("03" * 8, "pkg__0101")) == [1, 3], "by ID and by instance ID"
+    with pytest.raises(ConfigError, match="the split has no selected task absent"):
+        tasks(tasks=("03" * 8, "absent"))
 
 
 def test_plan_skips_finished_rollouts_or_solved_tasks_of_earlier_runs(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from engine.agent.replay import FinishedTurn
 from engine.inference.base import ChatResponse
 from engine.orchestrator.rollout_counts import RATE_WINDOW_S, RolloutCounts
@@ -11,6 +13,7 @@ from engine.types import (
     RolloutPhase,
     Step,
     TerminationReason,
+    ToolCall,
     Trajectory,
     Verdict,
 )
@@ -20,9 +23,11 @@ def key(index: int, phase: str = "train") -> RolloutKey:
     return RolloutKey(iteration=0, phase=phase, task_id="t", index=index)
 
 
-def finished_turn(tokens: int = 0, *, is_replayed: bool = False) -> FinishedTurn:
-    step = Step(index=0, thought="", response="", call=None, observation="", generated_tokens=tokens)
-    return FinishedTurn(step=step, response=ChatResponse(content=""), is_replayed=is_replayed)
+def finished_turn(
+    tokens: int = 0, *, call: ToolCall | None = None, is_replayed: bool = False, **flags: bool
+) -> FinishedTurn:
+    step = Step(index=0, thought="", response="", call=call, observation="", generated_tokens=tokens)
+    return FinishedTurn(step=step, response=ChatResponse(content=""), is_replayed=is_replayed, **flags)
 
 
 def ended_rollout(
@@ -47,14 +52,34 @@ def test_steps_and_results_are_counted_by_phase_of_the_run() -> None:
     counts = RolloutCounts()
     for index in range(3):
         counts.start(key(index))
-        counts.step(key(index), finished_turn(5))
+        counts.step(key(index), finished_turn())
     assert counts.live_steps("train") == 3
     counts.finish(ended_rollout(key(0), Grade(verdict=Verdict.PASSED, reward=1.0)))
     counts.finish(ended_rollout(key(1), Grade(verdict=Verdict.FAILED, reward=0.0)))
     counts.finish(ended_rollout(key(2), reason=TerminationReason.ENV_ERROR))
-    totals = {"finished": 3, "graded": 2, "solved": 1, "lost": 1, "steps": 3, "tokens": 15}
-    assert counts.of("train") == totals
+    assert counts.of("train") >= Counter(finished=3, graded=2, solved=1, lost=1, steps=3)
     assert (counts.live_steps("train"), counts.num_finished, counts.of("eval:heldout")) == (0, 3, {})
+
+
+def test_tool_calls_are_counted_in_sampled_responses() -> None:
+    now = 100.0
+    counts = RolloutCounts(lambda: now)
+    done = ToolCall(name="finish", arguments={})
+    counts.enter(key(0), RolloutPhase.MODEL)
+    now += 2
+    counts.enter(key(1), RolloutPhase.MODEL)
+    counts.step(key(0), finished_turn(10, call=done, has_call=True))
+    counts.step(key(0), finished_turn(10, has_call=True, was_cut_off=True))
+    counts.step(key(1), finished_turn(10))
+    counts.step(key(1), finished_turn(10, call=done, is_replayed=True))
+    now += 3
+    counts.enter(key(0), RolloutPhase.TOOLS)
+    now += 4
+    counts.enter(key(1), None)
+    now += 100
+    calls = counts.calls("train")
+    assert (calls.responses, calls.responses_with_call, calls.valid_calls) == (3, 2, 1)
+    assert (calls.responses_cut_off, calls.response_tokens, calls.sampling_seconds) == (1, 30, 9.0)
 
 
 def test_rate_counts_sampled_tokens_of_the_last_minute_since_rollouts_began() -> None:
