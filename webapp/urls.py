@@ -21,8 +21,8 @@ from webapp.notifications import views as notifications
 from webapp.overview.views import metrics, overview
 from webapp.rollouts.views import annotations as annotation_forms
 from webapp.rollouts.views import scanners, searches, trajectories
+from webapp.runs.views import models, runs
 from webapp.runs.views import new as run_new
-from webapp.runs.views import runs
 from webapp.sandboxes import views as sandboxes
 from webapp.supervisor.views import health
 
@@ -60,6 +60,8 @@ urlpatterns = [
     path("account/tokens/<int:token_id>/revoke/", account.token_revoke, name="token-revoke"),
     path("account/password/", account.password, name="password"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("models/", models.model_list, name="model-list"),
+    path("models/try/", models.model_try, name="model-try"),
     path("runs/", runs.run_list, name="run-list"),
     path("runs/<int:run_id>/recipe/", run_new.recipe_save, name="recipe-save"),
     path("runs/recipes/<segment:name>/remove/", run_new.recipe_remove, name="recipe-remove"),

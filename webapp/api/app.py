@@ -27,7 +27,19 @@ from webapp.ingestion.services import ingest as ingest_service
 from webapp.notifications import api as notifications
 from webapp.rollouts.api import annotations as annotation_routes
 from webapp.rollouts.api import scanners, search, tokens, trajectories, what_if
-from webapp.runs.api import alerts, files, logs, plans, recipes, run_views, runs, steps, system, timelines
+from webapp.runs.api import (
+    alerts,
+    files,
+    logs,
+    models,
+    plans,
+    recipes,
+    run_views,
+    runs,
+    steps,
+    system,
+    timelines,
+)
 from webapp.runs.api import checkpoints as run_checkpoints
 from webapp.runs.api import edits as run_edits
 from webapp.runs.services.attempts import NoTokenError
@@ -62,6 +74,7 @@ api.add_router("", experiments.router)
 api.add_router("", files.router)
 api.add_router("", ingest.router)
 api.add_router("", logs.router)
+api.add_router("", models.router)
 api.add_router("", notifications.router)
 api.add_router("", plans.router)
 api.add_router("", pool.router)

@@ -253,6 +253,7 @@ def addresses(site: Site) -> dict[str, str]:
         "sandboxes": "/sandboxes/",
         "sandboxes of a run": f"/sandboxes/?run={run}",
         "endpoints": "/endpoints/",
+        "models": "/models/",
         "endpoint": "/endpoints/?edit=hosted",
         "notifications": "/notifications/",
         "scanners": "/scanners/",

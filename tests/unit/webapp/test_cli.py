@@ -39,7 +39,7 @@ COMMANDS = {
     *(f"dataset {name}" for name in (
         "import", "export", "sync", "validate", "curate", "harden", "quarantine", "difficulty", "disk",
     )),
-    *(f"model {name}" for name in ("fetch", "list")),
+    *(f"model {name}" for name in ("fetch", "list", "try")),
     *(f"trajectories {name}" for name in (
         "import", "export", "count", "compare", "tokens", "label", "comment", "annotations",
         "remove-annotation",

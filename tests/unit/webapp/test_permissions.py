@@ -31,13 +31,13 @@ OPERATORS = {
     "experiment-launch", "experiment-edit", "experiment-stop", "experiment-archive", "annotation-add",
     "annotation-remove", "scanner-save", "scanner-remove", "run-file", "notification-list",
     "notification-test", "notification-remove", "disk", "disk-remove", "recipe-save", "recipe-remove",
-    "search-save", "search-remove", "scanner-judge", "judgement-stop",
+    "search-save", "search-remove", "scanner-judge", "judgement-stop", "model-try",
 }  # fmt: skip
 ADMINISTRATORS = {"endpoint-save", "endpoint-test", "endpoint-remove", "scanner-scan"}
 """Pages by the least role that opens them; viewers open all other pages."""
 ENGINES = {f"POST /runs/{{int:run_id}}/{name}" for name in ("events", "heartbeat", "secrets")}
 API_OPERATORS = {
-    "POST /runs",
+    "POST /runs", "POST /models/try",
     *(
         f"POST /runs/{{int:run_id}}/{action}"
         for action in (

@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from django.urls import reverse
 
+from engine.evaluation.calls import CallCounts
 from engine.evaluation.endings import Endings
 from engine.types import RunKind, RunState
 from webapp.datasets.selectors.difficulty import SolveRate
@@ -35,7 +36,7 @@ class CollectionView:
     """Rollouts that infrastructure lost."""
     solve: SolveRate
     endings: Endings | None
-    """None in progress that earlier versions reported."""
+    """None before the first, and in progress that earlier versions reported."""
     goal: str
     """Word for a rewarded rollout: solved, passed or reproduced."""
     per_minute: float | None
@@ -43,6 +44,8 @@ class CollectionView:
     steps: int
     prompt_tokens: int
     generated_tokens: int
+    calls: CallCounts | None
+    """Tool calls in the responses; None until it has ended."""
     cost: float | None
     spend_limit: float | None
     resumed_at: int | None
@@ -66,7 +69,7 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         return None
     is_running = run.state == RunState.RUNNING
     solve = SolveRate(solved=state.get("solved", 0), graded=state.get("graded", 0))
-    excluded = state.get("lost", 0)
+    excluded, endings = state.get("lost", 0), state.get("endings", {})
     running, grading = (state.get(name, 0) if is_running else 0 for name in ("running", "grading"))
     resumed_at = run_reads.rollouts_kept(run) if run.epoch > 1 else None
     return CollectionView(
@@ -76,12 +79,13 @@ def build_collection(run: Run, counts: LiveCounts) -> CollectionView | None:
         grading=grading,
         excluded=excluded,
         solve=solve,
-        endings=Endings.of(state["endings"], excluded=excluded) if state.get("endings") else None,
+        endings=Endings.of(endings, excluded=excluded) if any(endings.values()) else None,
         goal=goal_of(run),
         per_minute=_per_minute(run),
         steps=state.get("steps", 0),
         prompt_tokens=state.get("prompt_tokens", 0),
         generated_tokens=state.get("generated_tokens", 0),
+        calls=CallCounts.of_summary(run.summary),
         cost=max((cost for cost in (state.get("cost"), counts.cost) if cost is not None), default=None),
         spend_limit=run.config.get("policy", {}).get("spend_limit"),
         resumed_at=resumed_at,

@@ -154,8 +154,8 @@ def _check_dataset(run: Run) -> None:
             continue
         if not (Path(settings.TRAINYARD_HOME) / "datasets" / name).is_dir():
             raise ConfigError(
-                f"the dataset '{name}' is not here: make it with a curate run (recipe quickstart-dataset "
-                f"makes 'quickstart'), or choose another one with {setting}"
+                f"the dataset '{name}' is not here: make it with a curate run (`trainyard run launch "
+                f"quickstart-dataset` makes 'quickstart'), or choose another one with {setting}"
             )
 
 

@@ -30,10 +30,11 @@ from webapp.runs.contexts.forms.new_run import RunFormContext, recipe_groups
 from webapp.runs.contexts.forms.offers import run_offers
 from webapp.runs.contexts.forms.plan import build_plan
 from webapp.runs.contexts.forms.short_forms import SHORT_FORMS, arrange
+from webapp.runs.contexts.tries import TriesView, tries_before_launch
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.recipes import saved_recipe
-from webapp.runs.services import drafts
+from webapp.runs.services import drafts, tries
 from webapp.runs.services import recipes as recipe_writes
 from webapp.runs.services import runs as run_writes
 from webapp.runs.services.drafts import Draft
@@ -109,6 +110,8 @@ def _create(
     )
     if posted.get("then") == "check":
         return page(request, person, "runs/form/new.html", shown(()))
+    if posted.get("then") == "try" and draft is not None:
+        return page(request, person, "runs/form/new.html", shown(_try(person, draft)))
     overrides = draft.overrides if draft is not None else {}
     try:
         run = _make(person, recipe, parent, overrides, experiment, start=posted.get("then") == "start")
@@ -116,6 +119,15 @@ def _create(
         problems = error.problems if isinstance(error, ConfigError) else (Problem(str(error)),)
         return page(request, person, "runs/form/new.html", shown(problems), status=422)
     return redirect("run-detail", run.pk)
+
+
+def _try(person: Person, draft: Draft) -> tuple[Problem, ...]:
+    """Try the draft's model as the run would use it; return the reasons why it is not tried."""
+    try:
+        tries.start(overrides=tries.overrides_of(draft.resolved()), actor=person.user)
+    except ConfigError as error:
+        return tuple(error.problems)
+    return ()
 
 
 @transaction.atomic
@@ -174,11 +186,19 @@ def _context(
         rendered=json.dumps({"overrides": draft.overrides, "follows": draft.follows}) if draft else "",
         findings=tuple(draft.findings()) if draft is not None and not refused else (),
         chosen=build_chosen(draft) if draft is not None else None,
+        tries=_tries_of(draft) if draft is not None else None,
         plan=build_plan(draft, posted) if draft is not None else None,
         refused=refused,
         differences=differences,
         experiments=tuple(run_reads.experiment_choices()),
         experiment=experiment,
+    )
+
+
+def _tries_of(draft: Draft) -> TriesView | None:
+    """Return the tries of a draft's model; None where its policy is no model that can be tried."""
+    return tries_before_launch(
+        draft.text(POLICY_TYPE_KEY), draft.text("policy.checkpoint"), draft.text("agent.prompt")
     )
 
 

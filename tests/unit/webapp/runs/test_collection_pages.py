@@ -118,7 +118,7 @@ def test_endings_are_shown_beside_the_solve_rate(operator: Client) -> None:
 def test_phase_is_the_same_on_page_in_terminal_and_in_api(operator: Client) -> None:
     run, claim, stream = started_run(make_run(**{"trainer.iterations": 4}))
     later = {"follows": "4 iterations, 1 evaluation", "seconds_left": 754.0}
-    state = {"graded": 28, "solved": 7, "lost": 0, "running": 6, "generated_tokens": 900}
+    state: dict[str, Any] = {"graded": 28, "solved": 7, "lost": 0, "running": 6, "generated_tokens": 900}
     state |= {"queued": 217, "sampling": 4, "tools": 2, "grading": 5, "steps": 64, "tokens_per_s": 83.4}
     stream.add(
         "run_progress", message="evaluation 'heldout' before training", done=28, total=256, collection=state,

@@ -13,6 +13,7 @@ from webapp.runs.contexts.forms.chosen import ChosenView
 from webapp.runs.contexts.forms.differences import Difference
 from webapp.runs.contexts.forms.form import FormSection
 from webapp.runs.contexts.forms.plan import PlanView
+from webapp.runs.contexts.tries import TriesView
 from webapp.runs.selectors.recipes import saved_recipes
 
 
@@ -58,6 +59,8 @@ class RunFormContext:
     """Errors first."""
     chosen: ChosenView | None
     """Trajectories that a fine-tuning run would train on; None for other kinds."""
+    tries: TriesView | None
+    """Tries of the chosen model; None where the policy is no model that can be tried."""
     plan: PlanView | None
     """None for kinds of run without a plan."""
     refused: tuple[Problem, ...]

@@ -34,6 +34,7 @@ from webapp.runs.contexts.forms.form import Offer, Offers
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors import runs as run_reads
 from webapp.runs.selectors.checkpoints import KnownCheckpoint, known_checkpoints
+from webapp.runs.selectors.policies import KnownModel, list_models
 from webapp.runs.services.drafts import POLICY_SECTIONS, UNSET, Draft
 
 _MAX_OFFERED = 200
@@ -125,13 +126,20 @@ def _checkpoints(limits: Allowed) -> Iterator[Offer]:
     """Yield the checkpoints that a policy may start from; the newest of a run also as ``run:ID``."""
     yield Offer("builtin:quickstart", "shipped with Trainyard")
     yield from (Offer(name, "Hugging Face Hub") for name in names_of(limits.hub_models) if "*" not in name)
-    yield from (Offer(name, "policy folder") for name in _policies(limits.policies))
+    cards = {model.name: model for model in list_models() if model.is_fetched}
+    yield from (Offer(name, _policy(cards.get(name))) for name in _policies(limits.policies))
     for checkpoint in known_checkpoints():
         label, run = describe_checkpoint(checkpoint), _origin(checkpoint)
         if checkpoint.is_last:
             last = "last checkpoint of"
             yield Offer(f"run:{checkpoint.run_id}", f"{last} {label}", f"{last} {run}")
         yield Offer(checkpoint.reference, label, run)
+
+
+def _policy(card: KnownModel | None) -> str:
+    """Return a policy folder's origin, licence and quantisation as text."""
+    parts = (card.model, card.licence, card.quantisation) if card is not None else ()
+    return " · ".join(["policy folder", *filter(None, parts)])
 
 
 def describe_checkpoint(checkpoint: KnownCheckpoint) -> str:
