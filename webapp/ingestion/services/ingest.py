@@ -53,6 +53,8 @@ MAX_TOKENS = token_block.MAX_TOKENS
 """Maximum number of tokens in a batch; ``MAX_BYTES`` does not limit them, as blocks are compressed."""
 _EVENT_COLUMNS = ("run_id", "seq", "epoch", "type", "time", "payload")
 _SPOOL_BATCH = 1_000
+_OF_RUN = ("run__state", "run__epoch", "run__last_seq", "run__desired")
+"""Columns of the run that answers to engines need; those of the configuration are large."""
 
 
 class BadTokenError(TrainyardError):
@@ -131,7 +133,7 @@ def authenticate(*, run_id: int, token: str) -> Run:
         RunOverError: the run has ended.
     """
     attempts = RunAttempt.objects.filter(run_id=run_id, token_hash=token_hash(token)).select_related("run")
-    attempt = attempts.defer("run__config", "run__summary").first()
+    attempt = attempts.only("epoch", *_OF_RUN).first()
     if attempt is None:
         raise BadTokenError("this token does not belong to this run")
     _check_open(attempt.run, attempt.epoch)
@@ -289,7 +291,7 @@ def _knowing(redactor: Redactor, secrets: tuple[str, ...]) -> Redactor:
 
 
 def _parse(line: bytes) -> ParsedLine:
-    if any(mark in line for mark in _SUSPECT) or _has_huge_number(line):
+    if _is_suspect(line):
         record = json.loads(line, parse_constant=_refuse, parse_float=_finite, parse_int=_finite_integer)
         line = json.dumps(without_nul(record), ensure_ascii=False).encode()
     event = EVENT_ADAPTER.validate_json(line)
@@ -304,17 +306,18 @@ def _num_tokens(event: AnyEvent) -> int:
     return 0
 
 
-_SUSPECT = (b"\\u0000", b"NaN", b"Infinity")
-"""Byte strings of values that PostgreSQL's JSON may refuse; lines with them are parsed and cleaned."""
 _SHAPES = bytes.maketrans(b"123456789E", b"000000000e")
-_HUGE = (b"0e000", b"0e+000", b"0" * 300)
-"""Numbers that may exceed the range of a float, with all digits 0."""
 
 
-def _has_huge_number(line: bytes) -> bool:
-    # A search of the translated line takes a seventh of that for a pattern, which begins at every digit.
+def _is_suspect(line: bytes) -> bool:
+    """Return whether a line may have a value that PostgreSQL's JSON refuses; it is parsed and cleaned."""
+    # Written out, because a generator takes longer than the searches.
+    if b"\\u0000" in line or b"NaN" in line or b"Infinity" in line:
+        return True
+    # Numbers that may exceed the range of a float, with all digits 0: a search of the translated line takes
+    # a seventh of that for a pattern, which begins at every digit.
     shape = line.translate(_SHAPES)
-    return any(number in shape for number in _HUGE)
+    return b"0e000" in shape or b"0e+000" in shape or b"0" * 300 in shape
 
 
 def _refuse(number: str) -> Any:

@@ -8,8 +8,10 @@ holds the run's row lock, so there are no concurrent inserts.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from django.db import connection
 from django.db.models import Model
@@ -237,21 +239,29 @@ _LIVE_COLUMNS = (
     "num_steps", "prompt_tokens", "generated_tokens", "context_tokens", "thinking_tokens", "cached_tokens",
     "cost", "active_at",
 )  # fmt: skip
-_UPDATED = [
-    column.name
-    for column in Trajectory._meta.concrete_fields
-    if column.name not in ("id", "run", "phase", "iteration", "task_key", "index")
-]
+_COLUMNS = tuple(field.attname for field in Trajectory._meta.concrete_fields)
+_VALUES = [f'"{name}"' for name in _COLUMNS if name != "id"]
+_UPSERT = (
+    f"INSERT INTO webapp_trajectory (id, {', '.join(_VALUES)})"  # noqa: S608
+    " SELECT COALESCE(id, nextval(pg_get_serial_sequence('webapp_trajectory', 'id'))),"
+    f" {', '.join(_VALUES)} FROM json_populate_recordset(NULL::webapp_trajectory, %s)"
+    f" ON CONFLICT (run_id, phase, iteration, task_key, index) DO UPDATE SET ({', '.join(_VALUES)})"
+    f" = ROW ({', '.join(f'EXCLUDED.{value}' for value in _VALUES)})"
+    " RETURNING phase, iteration, task_key, index, id"
+)
 
 
 def _save_whole(trajectories: list[Trajectory]) -> None:
-    if trajectories:
-        Trajectory.objects.bulk_create(
-            trajectories,
-            update_conflicts=True,
-            unique_fields=["run", "phase", "iteration", "task_key", "index"],
-            update_fields=_UPDATED,
-        )
+    """Insert trajectories, or replace the stored ones with the same keys; the ids are set."""
+    if not trajectories:
+        return
+    # The ORM takes five times as much processor time for a statement of 55 columns a row.
+    records = [{name: getattr(t, name) for name in _COLUMNS} for t in trajectories]
+    with connection.cursor() as cursor:
+        cursor.execute(_UPSERT, [json.dumps(records, default=datetime.isoformat)])
+        ids = {(phase, iteration, task_key, index): pk for phase, iteration, task_key, index, pk in cursor}
+    for t in trajectories:
+        t.pk = ids[t.phase, t.iteration, t.task_key, t.index]
 
 
 def _save_live(trajectories: list[Trajectory]) -> None:
