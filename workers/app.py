@@ -17,7 +17,7 @@ django.setup()
 from django.conf import settings  # noqa: E402  (needs the app registry)
 
 from engine.errors import DatasetError  # noqa: E402
-from webapp.core.dispatch import TaskName, send  # noqa: E402
+from webapp.core.dispatch import TaskName, scan_begun, send  # noqa: E402
 from webapp.datasets.services import datasets  # noqa: E402
 from webapp.notifications.services import delivery  # noqa: E402
 from webapp.rollouts.services import hacking, passages, scans  # noqa: E402
@@ -107,6 +107,7 @@ def sync_dataset(name: str, run_id: int | None = None) -> None:
 @app.task(name=TaskName.SCAN.value, time_limit=TASK_LIMIT_S)
 def scan() -> None:
     """Scan and index finished trajectories for a few seconds; send the task again if there is more."""
+    scan_begun()
     is_left = [work() for work in (scans.scan_pending, passages.index_pending)]
     if any(is_left):
         send(TaskName.SCAN)

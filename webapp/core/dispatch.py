@@ -7,15 +7,17 @@ is down, and the reconciler sends them again. To add a task, add a name here and
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from enum import StrEnum
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import kombu.exceptions
 import redis.exceptions
 from celery import Celery
 from django.conf import settings
+from django.core.cache import cache
 from django.db import transaction
 
 log = logging.getLogger(__name__)
@@ -36,13 +38,17 @@ class TaskName(StrEnum):
     DELETE_RUN = "trainyard.delete_run"
 
 
-_PRIORITIES = {TaskName.NOTIFY: 6} | dict.fromkeys(
-    (TaskName.SCAN, TaskName.JUDGE, TaskName.WATCH, TaskName.DELETE_RUN), 9
+_PRIORITIES = dict.fromkeys((TaskName.NOTIFY, TaskName.DELETE_RUN), 6) | dict.fromkeys(
+    (TaskName.SCAN, TaskName.JUDGE, TaskName.WATCH), 9
 )
 """By Redis's order: 9 is the lowest priority, 0 the highest and that of the other tasks."""
+_SCAN_WAITS = "scan-waits"
+"""Key in the cache while a sent scan has not begun."""
+_LOST_S = 60
+"""Time after which a scan that has not begun counts as lost, seconds."""
 
 
-@cache
+@lru_cache
 def _producer() -> Celery:
     app = Celery("trainyard", broker=settings.CELERY_BROKER_URL, set_as_current=False)
     app.conf.update(
@@ -54,11 +60,22 @@ def _producer() -> Celery:
 
 
 def send(name: TaskName, *arguments: int | str) -> None:
-    """Send a task now; an unreachable broker is logged, not raised."""
+    """Send a task now; an unreachable broker is logged, not raised.
+
+    A scan is sent unless one is waiting: every batch of a run with ended rollouts asks for one.
+    """
     try:
+        if name == TaskName.SCAN and not cache.add(_SCAN_WAITS, 1, timeout=_LOST_S):
+            return
         _producer().send_task(name, args=list(arguments), retry=False, priority=_PRIORITIES.get(name, 0))
     except (kombu.exceptions.OperationalError, redis.exceptions.RedisError, OSError) as error:
         log.warning("task %s%r was not sent, the reconciler will: %s", name.value, arguments, error)
+
+
+def scan_begun() -> None:
+    """Note that a scan begins: rollouts that end from now on need another one."""
+    with contextlib.suppress(redis.exceptions.RedisError):
+        cache.delete(_SCAN_WAITS)
 
 
 def send_on_commit(name: TaskName, *arguments: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from engine.scanners import patterns
 from tests.builders.web.event_builders import Stream, ref
 from tests.builders.web.page_builders import Yard, make_yard
 from tests.builders.web.web_builders import launched, post, relaunched
+from webapp.core import dispatch
 from webapp.ingestion.services.trajectories import import_lines
 from webapp.models import EnteredScanner, Run, Scan, Trajectory
 from webapp.rollouts.selectors import scans as reads
@@ -68,6 +70,20 @@ def test_ingest_sends_a_task_that_scans_what_ended(
     assert told[-1:] == [(run.pk, run.last_seq, {
         "after": run.last_seq, "areas": ["scans"], "groups": [], "rollouts": [["train", 0, "a", 0]],
     })]  # fmt: skip
+
+
+def test_a_scan_is_sent_once_until_it_begins(monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    memory = {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "scans"}
+    settings.CACHES = {"default": memory}
+    sent: list[str] = []
+    broker = SimpleNamespace(send_task=lambda name, **_: sent.append(name))
+    monkeypatch.setattr(dispatch, "_producer", lambda: broker)
+    for name in (dispatch.TaskName.SCAN, dispatch.TaskName.WATCH) * 2:
+        dispatch.send(name)
+    assert sent == ["trainyard.scan", "trainyard.watch", "trainyard.watch"]
+    tasks.scan()
+    dispatch.send(dispatch.TaskName.SCAN)
+    assert sent[3:] == ["trainyard.scan"]
 
 
 def test_a_repeated_trajectory_loses_its_hits_until_it_ends_again() -> None:
