@@ -54,7 +54,7 @@ class SearchPage(Schema):
 
     total: int
     capped: bool
-    """Whether more texts match than were considered."""
+    """Whether ``total`` counts the newest matches only: frequent words are not counted to the end."""
     items: list[FoundOut]
     next_before: int | None
 

@@ -90,8 +90,8 @@ def _print(result: SearchResult, filters: TrajectoryFilters) -> None:
         for match in result.matches.get(row.pk, []):
             piece = snippet(match, pattern)
             print(visible_line(f"{page}{piece.query} {piece.text}"))
-    more = " or more" if result.capped else ""
-    print(f"{len(result.rows)} of {result.total}{more} trajectories")
+    more = "more than " if result.capped else ""
+    print(f"{len(result.rows)} of {more}{result.total} trajectories")
 
 
 @app.command("list")

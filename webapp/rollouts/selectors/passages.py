@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from django.contrib.postgres.search import SearchQuery
 from django.db import connection, transaction
@@ -21,10 +22,12 @@ from webapp.rollouts.models.passages import Passage
 from webapp.rollouts.models.trajectories import Step, Trajectory
 from webapp.rollouts.selectors.query_words import candidates, has_phrase, wanted_regex, websearch
 
-MOST_PASSAGES = 20_000
-"""Newest matching passages, and matching tasks, that a search considers; the page reports more."""
-MOST_CANDIDATES = 5_000
-"""The same for a phrase, whose words are compared in each passage that contains them."""
+WINDOW = 300
+"""Newest trajectories that a search compares first. Frequent words fill a page from them, so that the other
+passages, of which many match, are not read."""
+MOST_MATCHES = 5_000
+"""Newest matching passages, matching tasks and matching trajectories that a search considers; the page says
+if there are more. The words of a phrase are compared in each of the passages that contain them."""
 ACTION: Combinable = Case(
     When(
         ~Q(tool=""),
@@ -73,12 +76,13 @@ class TextSearch:
     Args:
         q: the query.
         place: one of ``PLACES``; empty for all.
-        rows: trajectories whose texts are searched; None for all.
-        hidden_runs: runs whose rollouts are not searched.
+        rows: trajectories whose texts are searched.
+        before: cursor of the page; None for the first one.
+        enough: number of older trajectories that fill the page.
     """
 
     def __init__(
-        self, q: str, place: str, rows: QuerySet[Trajectory] | None, *, hidden_runs: Sequence[int]
+        self, q: str, place: str, rows: QuerySet[Trajectory], *, before: int | None, enough: int
     ) -> None:
         self._q = q
         self._tasks = Task.objects.none()
@@ -92,12 +96,26 @@ class TextSearch:
                 document=SearchQuery(websearch(q), config="simple", search_type="websearch")
             )
         if place != "statements":
-            self._found, self.capped = _passages(q, place, rows, hidden_runs)
+            self._search_passages(place, rows, before=before, enough=enough)
+
+    def _search_passages(
+        self, place: str, rows: QuerySet[Trajectory], *, before: int | None, enough: int
+    ) -> None:
+        """Search the newest trajectories, and all if these do not fill the page."""
+        newest = rows.order_by("-pk").values_list("pk", flat=True)
+        ids = list((newest if before is None else newest.filter(pk__lt=before))[:WINDOW])
+        self._found, self.capped = _passages(self._q, place, ids)
+        if len(ids) < WINDOW and before is None:
+            return
+        if len({pk for pk, *_ in self._found}) >= enough:
+            self.capped = True
+            return
+        self._found, self.capped = _passages(self._q, place, rows.values("pk") if rows.query.where else None)
 
     def condition(self) -> Q:
         """Return the condition of matching trajectories."""
-        ids = list(self._tasks.order_by("-pk").values_list("pk", flat=True)[: MOST_PASSAGES + 1])
-        self.capped |= len(ids) > MOST_PASSAGES
+        ids = list(self._tasks.order_by("-pk").values_list("pk", flat=True)[: MOST_MATCHES + 1])
+        self.capped |= len(ids) > MOST_MATCHES
         self._tasks = Task.objects.filter(pk__in=ids)
         return Q(pk__in={pk for pk, *_ in self._found}) | Q(task__in=ids)
 
@@ -144,26 +162,23 @@ class TextSearch:
 
 
 def _passages(
-    q: str, place: str, rows: QuerySet[Trajectory] | None, hidden_runs: Sequence[int]
+    q: str, place: str, trajectories: Sequence[int] | QuerySet[Trajectory, Any] | None
 ) -> tuple[list[Found], bool]:
-    """Return the newest matching passages, and whether there are more."""
+    """Return the newest matching passages of trajectories, of all with None, and whether there are more."""
     loose = SearchQuery(candidates(q), config="simple", search_type="websearch")
     passages = Passage.objects.filter(words=loose).order_by("-trajectory_id", "place", "number")
     if place:
         passages = passages.filter(place=place)
-    if rows is not None:
-        passages = passages.filter(trajectory__in=rows.values("pk"))
-    if hidden_runs:
-        passages = passages.exclude(trajectory__run__in=hidden_runs)
-    most = MOST_CANDIDATES if has_phrase(q) else MOST_PASSAGES
+    if trajectories is not None:
+        passages = passages.filter(trajectory__in=trajectories)
     with transaction.atomic(), connection.cursor() as cursor:
         # The planner takes reading and comparing a vector of 14 kB for as cheap as a number: without this
         # it compares those of the whole table with a frequent word.
         cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_indexscan = off")
         columns = ("trajectory_id", "place", "number", "first_step", "last_step")
-        found = list(passages.values_list(*columns)[: most + 1])
+        found = list(passages.values_list(*columns)[: MOST_MATCHES + 1])
         cursor.execute("RESET enable_seqscan; RESET enable_indexscan")
-    capped = len(found) > most
+    capped = len(found) > MOST_MATCHES
     if has_phrase(q):
         keys = [list(column) for column in zip(*(row[:3] for row in found), strict=True)] or [[], [], []]
         with connection.cursor() as cursor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from webapp.rollouts.models.trajectories import Trajectory
 from webapp.rollouts.selectors.annotations import with_labels
 from webapp.rollouts.selectors.filters import TrajectoryFilters, narrowed
-from webapp.rollouts.selectors.passages import Match, TextSearch
+from webapp.rollouts.selectors.passages import MOST_MATCHES, Match, TextSearch
 from webapp.rollouts.selectors.trajectories import with_token_flag
 from webapp.runs.models.runs import Run
 
@@ -20,8 +20,10 @@ class SearchResult:
     rows: Sequence[Trajectory]
     matches: dict[int, list[Match]]
     total: int
+    """Number of matching trajectories; if ``capped``, of the newest ones."""
     capped: bool
-    """True when too many texts matched, so that those of older rollouts were not considered."""
+    """True when the page was found without all matching texts. Without ``next_before``, there are too many:
+    those of older rollouts were not considered."""
     next_before: int | None
     """Cursor of the next page."""
 
@@ -35,14 +37,14 @@ def search(
     """
     rows = narrowed(filters)
     oracles = [] if with_answers else list(Run.playing_answers().values_list("pk", flat=True))
+    visible = rows.exclude(run__in=oracles) if oracles else rows
     if filters.label or filters.scanner:
-        rows = rows.exclude(run__in=oracles)
+        rows = visible
     texts = None
     if filters.q:
-        is_narrowed = filters.chosen().keys() - {"q", "place"}
-        texts = TextSearch(filters.q, filters.place, rows if is_narrowed else None, hidden_runs=oracles)
+        texts = TextSearch(filters.q, filters.place, visible, before=before, enough=size + 1)
         rows = rows.filter(texts.condition())
-    total = rows.count()
+    counted = rows.order_by()[: MOST_MATCHES + 1].count() if texts is not None else rows.count()
     if before:
         rows = rows.filter(pk__lt=before)
     shown = list(
@@ -56,7 +58,7 @@ def search(
     return SearchResult(
         rows=shown,
         matches=texts.matches(shown) if texts is not None else {},
-        total=total,
-        capped=texts is not None and texts.capped,
+        total=counted if texts is None else min(counted, MOST_MATCHES),
+        capped=texts is not None and (texts.capped or counted > MOST_MATCHES),
         next_before=shown[-1].pk if more else None,
     )
