@@ -30,7 +30,7 @@ from bench.live.__main__ import measure as measure_tabs
 from bench.live.__main__ import traced_server
 from bench.web import load
 from bench.web.additions import complete, traced_events
-from bench.web.fill import REMOVED, fill, post_all
+from bench.web.fill import REMOVED, TRACE, fill, post_all, remove_leftovers
 from bench.web.pages import CORE, Address, addresses, measure
 from bench.web.server import claim_runs, session_of, worker
 from bench.web.stream import batches
@@ -52,16 +52,18 @@ def _home(folder: Path | None) -> Iterator[Path]:
 def filled(url: str, home: Path, *, trajectories: int, tasks: int) -> tuple[dict[str, tuple[int, str]], int]:
     """Fill the database; return the runs with their tokens, and the trajectory with a token trace."""
     from webapp.models import Experiment, TokenTrace
+    from webapp.rollouts.selectors.scans import unindexed
 
     state = home / "runs.json"
     began = time.perf_counter()
     rate = fill(url, state, trajectories=trajectories, tasks=tasks)
     runs = {name: tuple(run) for name, run in json.loads(state.read_text()).items()}
+    remove_leftovers(runs)
     if not TokenTrace.objects.exists():
-        post_all(url, claim_runs(1, name="long trace")[0], batches(traced_events()))
+        post_all(url, claim_runs(1, name=TRACE)[0], batches(traced_events()))
     if rate:
         print(f"filled at {rate:.0f} events/s in {time.perf_counter() - began:.0f} s", flush=True)
-    if rate or not Experiment.objects.exists():
+    if rate or unindexed().exists() or not Experiment.objects.exists():
         complete(runs)
     return runs, TokenTrace.objects.values_list("pk", flat=True)[0]
 

@@ -63,12 +63,13 @@ def make_dataset(tasks: int) -> None:
 
 
 def complete(runs: dict[str, tuple[int, str]]) -> None:
-    """Store hits, labels and an experiment of the runs that are arms, and update statistics of tables."""
+    """Store hits, labels, the index of words, and an experiment of the arms; update statistics of tables."""
     from django.db import connection
 
     from webapp.experiments.designs import Arm, Design
     from webapp.models import Experiment, Run
     from webapp.rollouts.selectors import scans
+    from webapp.rollouts.services import passages
 
     versions, fingerprint = scans.current_versions(), scans.fingerprint()
     hits = [json.dumps({name: {"count": 1, "first": [[2, "x"]]} for name in names})
@@ -76,6 +77,9 @@ def complete(runs: dict[str, tuple[int, str]]) -> None:
     with connection.cursor() as cursor:
         cursor.execute(_SCANS, [fingerprint, json.dumps(versions), *hits, fingerprint])
         cursor.execute(_LABELS)
+        cursor.execute("SET synchronous_commit = off")
+    while passages.index_pending():
+        pass
     design = Design(recipe="quickstart", arms=(Arm(name="arm 0"), Arm(name="arm 1")), seeds=(0, 1, 2, 3))
     experiment, _ = Experiment.objects.get_or_create(
         name="two arms", defaults={"design": design.model_dump(mode="json")}

@@ -17,6 +17,8 @@ from bench.web.stream import GROUPS, SIZE, RunPlan, batches, events
 
 LARGE, REMOVED = "large", "removed"
 """Names of the largest run and of the run that is deleted."""
+TRACE = "long trace"
+"""Name of the run with a token trace."""
 _AT_ONCE = 4
 """Runs that post at the same time."""
 
@@ -73,6 +75,20 @@ def fill(url: str, state: Path, *, trajectories: int, tasks: int) -> float:
         for done in [threads.submit(work, pending) for _ in range(_AT_ONCE)]:
             done.result()
     return sum(posted) / (time.perf_counter() - began)
+
+
+def remove_leftovers(runs: dict[str, tuple[int, str]]) -> None:
+    """Delete the runs of earlier measurements, so that each begins with the same database."""
+    from django.utils import timezone
+
+    from webapp.models import Run
+    from webapp.runs.services import deletion
+
+    kept = [number for number, _ in runs.values()]
+    for run in Run.objects.exclude(pk__in=kept).exclude(name=TRACE):
+        now = timezone.now()
+        Run.objects.filter(pk=run.pk).update(state="stopped", archived_at=now, deleting_at=now)
+        deletion.delete(run_id=run.pk)
 
 
 def post_all(url: str, run: tuple[int, str], bodies: Iterator[bytes] | list[bytes]) -> int:
