@@ -284,7 +284,11 @@ _SHOWN_BY = {
 
 def is_affected(subscription: Subscription, changes: Mapping[str, Any] | None) -> bool:
     """Return whether changes to a run (``Changes.message``; None: of any area) may affect a page."""
-    if changes is None or "run" in changes["areas"]:
+    if changes is None:
+        return True
+    if subscription.page == "experiment" and str(changes.get("experiment")) != subscription.target[0]:
+        return False
+    if "run" in changes["areas"]:
         return True
     if not AREAS.get(subscription.page, frozenset()).isdisjoint(changes["areas"]):
         return True

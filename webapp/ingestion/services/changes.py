@@ -24,6 +24,8 @@ MAX_NAMED = 200
 class Changes:
     """Changed areas of a run, and changed groups and rollouts."""
 
+    experiment: int | None = None
+    """Experiment of the run."""
     areas: set[str] = field(default_factory=set)
     """``run`` (any page of the run), ``progress``, ``rollouts``, ``pool``, ``system``, ``steps``,
     ``scans``, ``labels``; the last two by other services."""
@@ -34,19 +36,21 @@ class Changes:
 
     def message(self, *, after: int) -> dict[str, Any]:
         """Return the changes since event ``after`` as part of a notification."""
-        if len(self.groups) + len(self.rollouts) > MAX_NAMED:
-            return {"after": after, "areas": ["run"], "groups": [], "rollouts": []}
+        areas, groups, rollouts = self.areas, self.groups, self.rollouts
+        if len(groups) + len(rollouts) > MAX_NAMED:
+            areas, groups, rollouts = {"run"}, set(), set()
         return {
             "after": after,
-            "areas": sorted(self.areas),
-            "groups": [list(key) for key in self.groups],
-            "rollouts": [list(key) for key in self.rollouts],
+            "experiment": self.experiment,
+            "areas": sorted(areas),
+            "groups": [list(key) for key in groups],
+            "rollouts": [list(key) for key in rollouts],
         }
 
 
 def changes_of(run: Run, events: Iterable[e.AnyEvent]) -> Changes:
     """Return the changes made by the events of one batch."""
-    changes = Changes()
+    changes = Changes(experiment=run.experiment_id)
     for event in events:
         match event:
             case e.StepFinished(ref=ref):

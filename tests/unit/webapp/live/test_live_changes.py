@@ -74,6 +74,21 @@ def test_pool_status_and_progress_affect_only_the_pages_that_show_them() -> None
     assert affected(message(stream)) == {"run", "overview", "runs"}
 
 
+def test_runs_of_other_experiments_do_not_affect_an_experiment() -> None:
+    experiment = Subscription("experiment", None, ("3",), (), Role.VIEWER)
+    stream = Stream()
+    stream.add("run_progress", message="m", done=1, total=2)
+    stream.add("alert", severity="error", code="collapse", message="reward fell")
+    events = [EVENT_ADAPTER.validate_json(line) for line in stream.lines]
+    runs = {number: Run(config={}, experiment_id=number) for number in (3, 4, None)}
+    shows = {
+        number: is_affected(experiment, changes_of(run, events).message(after=0))
+        for number, run in runs.items()
+    }
+    assert shows == {3: True, 4: False, None: False}
+    assert is_affected(experiment, None), "a message was lost, or the run moved to another experiment"
+
+
 def test_reports_of_the_machine_affect_only_their_tab_and_the_events() -> None:
     stream = Stream()
     stream.add("system_sampled", **machine_use())
