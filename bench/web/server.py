@@ -73,12 +73,16 @@ def _wait(url: str) -> None:
 
 @contextlib.contextmanager
 def worker(environment: dict[str, str]) -> Iterator[None]:
-    """Run a Celery worker of three processes, without beat."""
+    """Run a Celery worker of three processes, without beat, that is ready for tasks."""
+    from workers.app import app
+
     celery = [sys.executable, "-m", "celery", "-A", "workers.app", "worker", "--concurrency", "3"]
     process = subprocess.Popen(
         [*celery, "--loglevel", "ERROR"], env=environment, cwd=PROJECT, start_new_session=True
     )
     try:
+        while not app.control.ping(timeout=0.5):
+            assert process.poll() is None, "the worker did not start"
         yield
     finally:
         process.terminate()
