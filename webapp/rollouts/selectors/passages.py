@@ -6,7 +6,7 @@ of its passages contains the words: some thousand words of consecutive steps, or
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -47,6 +47,8 @@ _TEXTS: MappingProxyType[str, Combinable] = MappingProxyType({
 })  # fmt: skip
 PLACES = (*_TEXTS, "patches", "statements")
 """Kinds of text that can be searched."""
+_COMPARED = 500
+"""Passages in which a phrase is compared before the page may be full."""
 _SHOWN_CHARS = 100_000
 """Characters of a text in which an excerpt is found."""
 _PER_PLACE = 2
@@ -104,13 +106,18 @@ class TextSearch:
         """Search the newest trajectories, and all if these do not fill the page."""
         newest = rows.order_by("-pk").values_list("pk", flat=True)
         ids = list((newest if before is None else newest.filter(pk__lt=before))[:WINDOW])
-        self._found, self.capped = _passages(self._q, place, ids)
+
+        def is_full(found: Sequence[Found]) -> bool:
+            return len({pk for pk, *_ in found if before is None or pk < before}) >= enough
+
+        self._found, self.capped = _passages(self._q, place, ids, is_full)
         if len(ids) < WINDOW and before is None:
             return
-        if len({pk for pk, *_ in self._found}) >= enough:
+        if is_full(self._found):
             self.capped = True
             return
-        self._found, self.capped = _passages(self._q, place, rows.values("pk") if rows.query.where else None)
+        others = rows.values("pk") if rows.query.where else None
+        self._found, self.capped = _passages(self._q, place, others, is_full)
 
     def condition(self) -> Q:
         """Return the condition of matching trajectories."""
@@ -162,9 +169,12 @@ class TextSearch:
 
 
 def _passages(
-    q: str, place: str, trajectories: Sequence[int] | QuerySet[Trajectory, Any] | None
+    q: str,
+    place: str,
+    trajectories: Sequence[int] | QuerySet[Trajectory, Any] | None,
+    is_full: Callable[[Sequence[Found]], bool],
 ) -> tuple[list[Found], bool]:
-    """Return the newest matching passages of trajectories, of all with None, and whether there are more."""
+    """Return the newest matching passages of trajectories, of all with None, and whether more may match."""
     loose = SearchQuery(candidates(q), config="simple", search_type="websearch")
     passages = Passage.objects.filter(words=loose).order_by("-trajectory_id", "place", "number")
     if place:
@@ -179,17 +189,27 @@ def _passages(
         found = list(passages.values_list(*columns)[: MOST_MATCHES + 1])
         cursor.execute("RESET enable_seqscan; RESET enable_indexscan")
     capped = len(found) > MOST_MATCHES
-    if has_phrase(q):
-        keys = [list(column) for column in zip(*(row[:3] for row in found), strict=True)] or [[], [], []]
-        with connection.cursor() as cursor:
-            # IS TRUE keeps the comparison out of the index, which would compare all passages.
-            cursor.execute(
-                "SELECT p.trajectory_id, place, number"
-                " FROM unnest(%s::bigint[], %s::text[], %s::int[]) AS k(trajectory_id, place, number)"
-                " JOIN webapp_passage p USING (trajectory_id, place, number)"
-                " WHERE (p.words @@ websearch_to_tsquery('simple', %s)) IS TRUE",
-                [*keys, websearch(q)],
-            )
-            exact = set(cursor.fetchall())
-        found = [row for row in found if row[:3] in exact]
-    return found, capped
+    if not has_phrase(q):
+        return found, capped
+    exact: list[Found] = []
+    for at in range(0, len(found), _COMPARED):
+        if is_full(exact):
+            return exact, True
+        exact += _with_phrases(q, found[at : at + _COMPARED])
+    return exact, capped
+
+
+def _with_phrases(q: str, found: Sequence[Found]) -> list[Found]:
+    """Return the passages that match a query with the order of its words."""
+    keys = [list(column) for column in zip(*(row[:3] for row in found), strict=True)]
+    with connection.cursor() as cursor:
+        # IS TRUE keeps the comparison out of the index, which would compare all passages.
+        cursor.execute(
+            "SELECT p.trajectory_id, place, number"
+            " FROM unnest(%s::bigint[], %s::text[], %s::int[]) AS k(trajectory_id, place, number)"
+            " JOIN webapp_passage p USING (trajectory_id, place, number)"
+            " WHERE (p.words @@ websearch_to_tsquery('simple', %s)) IS TRUE",
+            [*keys, websearch(q)],
+        )
+        exact = set(cursor.fetchall())
+    return [row for row in found if row[:3] in exact]

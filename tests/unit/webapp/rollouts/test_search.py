@@ -94,6 +94,7 @@ def test_frequent_words_are_searched_page_by_page(yard: Yard, monkeypatch: pytes
     filters = TrajectoryFilters(q="comparison")
     every = search(filters, before=None)
     assert not every.capped
+    assert not search(filters, before=None, size=2).capped, "all were compared"
     monkeypatch.setattr("webapp.rollouts.selectors.passages.WINDOW", 4)
     page = search(filters, before=None, size=2)
     assert page.capped
