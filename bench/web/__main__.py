@@ -120,7 +120,7 @@ class Bench:
         return {
             "rounds": [
                 {key: tabs[key] for key in ("tabs", "load_average", "missed", "cpu_s")}
-                | {stage: tabs["ms"][stage] for stage in stages}
+                | {stage: tabs["ms"].get(stage, {"n": 0}) for stage in stages}
                 for tabs in rounds
             ]
         }
