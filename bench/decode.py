@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -65,7 +66,8 @@ def reference(folder: str, dtype: torch.dtype) -> Generate:
     """Return transformers' ``generate``."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    model.eval()
 
     def generate(prompts: Sequence[list[int]], number: int) -> None:
         ids = torch.tensor(prompts)
