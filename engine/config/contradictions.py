@@ -89,6 +89,13 @@ def _sampling(run: TrainSettings) -> list[tuple[str, str]]:
                     "tokens it may draw, the trainer's those of the whole vocabulary",
                 )
             )
+    if run.policy.precision == "f32" and run.trainer.lora_rank and run.trainer.precision == "bf16":
+        problems.append(
+            (
+                "policy.precision",
+                "f32 has no effect: the weights under adapters are bf16 with trainer.precision = bf16",
+            )
+        )
     return problems
 
 

@@ -115,6 +115,10 @@ class TransformerPolicyConfig(Section):
 
     @model_validator(mode="after")
     def _effective(self) -> TransformerPolicyConfig:
+        if self.vllm.addresses and self.precision != "auto":
+            raise ImpossibleSettingsError(
+                [Problem("has no effect on the running servers of policy.vllm.addresses", "precision")]
+            )
         if self.engine == "builtin" and self.vllm != VllmConfig():
             names = [
                 name

@@ -40,11 +40,13 @@ def sampling_type(precision: Literal["auto", "f32", "bf16"]) -> torch.dtype:
 
 @functools.cache
 def is_bfloat16_fast() -> bool:
-    """Measure whether this processor multiplies bfloat16 faster than float32.
+    """Return whether this processor multiplies bfloat16 faster than float32.
 
-    Takes a hundredth of a second, once per process. Native instructions (AVX512-BF16, AMX) are 1.5 to 4 times
-    as fast as float32, emulation is three times slower.
+    Native instructions (AVX512-BF16, AMX) are 1.5 to 4 times as fast as float32, emulation is three times
+    slower. Where torch names neither, a product is measured, in a hundredth of a second.
     """
+    if torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported():
+        return True
     return _seconds(torch.float32) > _GAIN * _seconds(torch.bfloat16)
 
 
@@ -66,10 +68,17 @@ def rounded_copy(model: LanguageModel, low: torch.dtype) -> LanguageModel:
 
     Vectors and embeddings keep their type; an output layer tied to them becomes a parameter of its own.
     """
-    rounded = copy.deepcopy(model)
-    for module in rounded.modules():
-        if not isinstance(module, nn.Embedding):
-            for name, weight in list(module.named_parameters(recurse=False)):
-                if weight.ndim > 1:
-                    setattr(module, name, nn.Parameter(weight.detach().to(low), requires_grad=False))
-    return rounded
+    kept = {id(weight) for m in model.modules() if isinstance(m, nn.Embedding) for weight in m.parameters()}
+    rounded = {
+        id(weight): nn.Parameter(weight.detach().to(low), requires_grad=False)
+        for weight in model.parameters()
+        if weight.ndim > 1
+    }
+    # Matrices are not copied before they are rounded; tied ones become parameters of their own.
+    sampled = copy.deepcopy(model, {name: weight for name, weight in rounded.items() if name not in kept})
+    for mine, theirs in zip(model.modules(), sampled.modules(), strict=True):
+        if not isinstance(mine, nn.Embedding):
+            for name, weight in mine.named_parameters(recurse=False):
+                if id(weight) in rounded:
+                    setattr(theirs, name, rounded[id(weight)])
+    return sampled

@@ -63,11 +63,17 @@ def plan_devices(run: TrainRun, update: MemoryPlan, sampler: Sampler) -> tuple[D
             )
         both = (*update.parts, *_server(sampler))
         return (Devices(work="trainer and sampler", count=max(ranks, servers), parts=both, limit=limit),)
-    first = (*update.parts, *_builtin(run, sampler, own_copy=ranks > 1))
+    first = (*update.parts, *_builtin(run, sampler, own_copy=ranks > 1 or _samples_copy(run)))
     devices = [Devices(work="trainer and sampler", count=1, parts=first, limit=limit)]
     if ranks > 1:
         devices.append(Devices(work="trainer", count=ranks - 1, parts=update.parts, limit=limit))
     return tuple(devices)
+
+
+def _samples_copy(run: TrainRun) -> bool:
+    """Return whether the built-in sampler has weights beside the trainer's."""
+    is_rounded = run.sampling_precision == "bf16" and not run.trainer.lora_rank
+    return is_rounded or run.schedule.mode != "sync"
 
 
 def _server(sampler: Sampler) -> Iterator[Part]:
@@ -81,7 +87,7 @@ def _server(sampler: Sampler) -> Iterator[Part]:
 
 def _builtin(run: TrainRun, sampler: Sampler, *, own_copy: bool) -> Iterator[Part]:
     """Yield the parts of the built-in sampler, which keeps the caches of its whole batch."""
-    itemsize = BYTES if run.trainer.lora_rank and run.trainer.precision == "bf16" else 2 * BYTES
+    itemsize = BYTES if run.sampling_precision == "bf16" else 2 * BYTES
     if own_copy:
         yield Part(
             name="sampler: weights",

@@ -69,6 +69,8 @@ def send(name: TaskName, *arguments: int | str) -> None:
             return
         _producer().send_task(name, args=list(arguments), retry=False, priority=_PRIORITIES.get(name, 0))
     except (kombu.exceptions.OperationalError, redis.exceptions.RedisError, OSError) as error:
+        if name == TaskName.SCAN:
+            scan_begun()
         log.warning("task %s%r was not sent, the reconciler will: %s", name.value, arguments, error)
 
 

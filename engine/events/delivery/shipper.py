@@ -180,7 +180,7 @@ class Shipper:
 
     def _advance(self, acked: int, batch: list[SpoolLine]) -> None:
         self._backoff_s = _BACKOFF_FIRST_S
-        self._batch_events = MAX_EVENTS
+        self._batch_events = min(MAX_EVENTS, 2 * self._batch_events)
         if acked >= _seq(batch[-1].data):
             self._save(Cursor(_seq(batch[-1].data), batch[-1].end))
             return

@@ -106,7 +106,8 @@ class PagedCache:
         lengths = [len(own) for own in slots]
         positions = [torch.arange(piece.start, length) for piece, length in zip(chunk, lengths, strict=True)]
         new = [own[piece.start :] for own, piece in zip(slots, chunk, strict=True)]
-        singles = _batches(lengths) if all(len(piece.ids) == 1 for piece in chunk) else ()
+        is_single = self._device.type == "cpu" and all(len(piece.ids) == 1 for piece in chunk)
+        singles = _batches(lengths) if is_single else ()
         widths = [batch.width for batch in singles for _ in batch.num_keys] or lengths
         seen = [functional.pad(own, (0, width - len(own))) for own, width in zip(slots, widths, strict=True)]
         return Segments(
@@ -154,9 +155,18 @@ class PagedCache:
 
 
 def _batches(lengths: Sequence[int]) -> tuple[SingleQueries, ...]:
-    """Return the batches of pieces of one token, which have these numbers of keys, in ascending order."""
-    parts = (tuple(lengths[start : start + _BATCH]) for start in range(0, len(lengths), _BATCH))
-    return tuple(SingleQueries(num_keys=part, width=part[-1]) for part in parts)
+    """Return the batches of consecutive pieces of one token, which have these numbers of keys.
+
+    No piece is padded to more than twice its keys.
+    """
+    parts: list[list[int]] = []
+    for length in lengths:
+        part = [*parts[-1], length] if parts else []
+        if not part or len(part) > _BATCH or max(part) > 2 * min(part):
+            parts.append([length])
+        else:
+            parts[-1] = part
+    return tuple(SingleQueries(num_keys=tuple(part), width=max(part)) for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,11 +28,11 @@ from engine.inference.vllm.publishing.publication import Publisher, ServedModel
 from engine.inference.vllm.replicas import Replica
 from engine.inference.vllm.servers.environment import find_interpreter
 from engine.inference.vllm.servers.server import ServerCommand, VllmServer
-from engine.models.loader import OpenedModel, open_model, save_policy
+from engine.models.loader import OpenedModel, is_builtin, open_model, save_policy
 from engine.models.precision import DTYPES, sampling_type
 from engine.models.references import find_model
 from engine.models.weights.adapted import BASE
-from engine.models.weights.policy_files import ADAPTERS
+from engine.models.weights.policy_files import ADAPTERS, read_provenance
 from engine.models.weights.safetensors_folder import INDEX, SINGLE
 from engine.orchestrator.context import RunContext
 from engine.orchestrator.policies.frozen_weights import FrozenWeights
@@ -116,7 +116,7 @@ async def open_sampling_engines(
         ConfigError, CheckpointError, PreflightError: as ``start_training_engines``.
         PublicationError: no server proves that it serves the policy.
     """
-    dtype = sampling_type(config.precision)
+    dtype = torch.float32 if _is_builtin(config, run.home) else sampling_type(config.precision)
     sampled = _Sampled(source=config.checkpoint, max_context=max_context, dtype=dtype, is_trained=False)
     policy, folder = await _start(config, run, sampled)
     try:
@@ -257,6 +257,12 @@ def _open_launcher(
     launcher.open()
     run.closing.callback(launcher.close)
     return launcher, [None if on_gpu else ()] * vllm.replicas
+
+
+def _is_builtin(config: TransformerPolicyConfig, home: Path) -> bool:
+    """Return whether f32 is chosen for a built-in policy, as by its own sampler."""
+    folder = find_model(config.checkpoint, home=home).folder
+    return config.precision == "auto" and (folder is None or is_builtin(read_provenance(folder)))
 
 
 def attached_servers(config: VllmConfig) -> list[Endpoint]:

@@ -22,6 +22,7 @@ from engine.config.policies import (
 )
 from engine.config.rollout import AgentConfig
 from engine.config.run import TrainRun
+from engine.errors import ConfigError, Problem
 from engine.inference.base import Policy, TokenPolicy
 from engine.inference.scripted.policies import NoopPolicy, OraclePolicy, ReplayPolicy
 from engine.orchestrator.context import RunContext
@@ -108,27 +109,29 @@ def open_endpoint(config: EndpointPolicyConfig, run_dir: Path | None) -> Endpoin
 def open_trained_policy(config: TrainRun, trainer: AsyncTrainer) -> TransformerPolicy:
     """Return the sampler of the trainer's weights, or of a copy.
 
-    A copy samples during updates, and in half precision, where float32 matrices would be rounded for every
-    token; the frozen ones under adapters already are.
+    A copy samples during updates, and in half precision where float32 matrices would be rounded for every
+    token.
     """
     from engine.inference.builtin.sampler import TransformerPolicy
     from engine.models.builtin.transformer import Transformer
-    from engine.models.precision import product_type, rounded_copy
+    from engine.models.precision import product_type, rounded_copy, weight_type
 
     model, is_sync = trainer.model, config.schedule.mode == "sync"
+    _check_precision(config.policy, model)
     low = None if isinstance(model, Transformer) else product_type(config.sampling_precision)
     sampled = model
-    if low is not None and not config.trainer.lora_rank:
+    if low is not None and weight_type(config.trainer) != low:
         sampled = rounded_copy(model, low)
     elif not is_sync:
         sampled = copy.deepcopy(model)
+    on_cpu = model.head.weight.device.type == "cpu"
     return TransformerPolicy(
         sampled,
         trainer.chat,
         max_batch=config.policy.max_batch,
         low=low,
         trained=None if sampled is model else model,
-        threads=len(os.sched_getaffinity(0)) if is_sync and _is_large(model) else None,
+        threads=len(os.sched_getaffinity(0)) if on_cpu and is_sync and _is_large(model) else None,
     )
 
 
@@ -144,6 +147,7 @@ def _transformer(
     cuda = torch.cuda.is_available()
     dtype = sampling_type(config.precision)
     opened = open_model(config.checkpoint, home=home, dtype=dtype, max_context=agent.max_context)
+    _check_precision(config, opened.model)
     opened.model.to("cuda" if cuda else "cpu")
     if not cuda and not _is_large(opened.model):
         torch.set_num_threads(1)
@@ -154,6 +158,19 @@ def _transformer(
         max_batch=config.max_batch,
         name=config.checkpoint,
     )
+
+
+def _check_precision(config: TransformerPolicyConfig, model: LanguageModel) -> None:
+    """Raise ConfigError where a precision is set that a built-in policy is not sampled in."""
+    from engine.models.builtin.transformer import Transformer
+
+    if config.precision == "bf16" and isinstance(model, Transformer):
+        raise ConfigError(
+            Problem(
+                f"'{config.checkpoint}' is a built-in policy, which is sampled in f32: leave it out",
+                "policy.precision",
+            )
+        )
 
 
 def _is_large(model: LanguageModel) -> bool:

@@ -15,6 +15,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[torch.dtype, floa
     """Seconds of a product by type; the choice is made anew."""
     seconds: dict[torch.dtype, float] = {}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda: False)
     monkeypatch.setattr(precision, "_seconds", seconds.__getitem__)
     precision.is_bfloat16_fast.cache_clear()
     yield seconds

@@ -16,7 +16,7 @@ from engine.events.sandboxes import PoolStatus, SandboxesChanged
 from engine.events.system import SystemSampled
 from webapp.runs.models.runs import Run
 
-MAX_NAMED = 200
+MAX_NAMED = 800
 """Maximum number of groups and rollouts in a notification; a batch with more changes every page."""
 
 

@@ -54,7 +54,8 @@ class SearchPage(Schema):
 
     total: int
     capped: bool
-    """Whether ``total`` counts the newest matches only: frequent words are not counted to the end."""
+    """Whether there are more matches than ``total``: frequent words are not counted to the end. With words
+    and ``before``, it counts those before the cursor."""
     items: list[FoundOut]
     next_before: int | None
 

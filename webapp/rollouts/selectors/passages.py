@@ -103,21 +103,20 @@ class TextSearch:
     def _search_passages(
         self, place: str, rows: QuerySet[Trajectory], *, before: int | None, enough: int
     ) -> None:
-        """Search the newest trajectories, and all if these do not fill the page."""
-        newest = rows.order_by("-pk").values_list("pk", flat=True)
-        ids = list((newest if before is None else newest.filter(pk__lt=before))[:WINDOW])
+        """Search the newest trajectories of the page, and all older ones if these do not fill it."""
+        if before is not None:
+            rows = rows.filter(pk__lt=before)
+        ids = list(rows.order_by("-pk").values_list("pk", flat=True)[:WINDOW])
 
         def is_full(found: Sequence[Found]) -> bool:
-            return len({pk for pk, *_ in found if before is None or pk < before}) >= enough
+            return len({pk for pk, *_ in found}) >= enough
 
         self._found, self.capped = _passages(self._q, place, ids, is_full)
-        if len(ids) < WINDOW and before is None:
-            return
-        if is_full(self._found):
+        if len(ids) == WINDOW and not is_full(self._found):
+            others = rows.values("pk") if rows.query.where else None
+            self._found, self.capped = _passages(self._q, place, others, is_full)
+        elif len(ids) == WINDOW:
             self.capped = True
-            return
-        others = rows.values("pk") if rows.query.where else None
-        self._found, self.capped = _passages(self._q, place, others, is_full)
 
     def condition(self) -> Q:
         """Return the condition of matching trajectories."""
