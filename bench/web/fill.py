@@ -85,6 +85,8 @@ def remove_leftovers(runs: dict[str, tuple[int, str]]) -> None:
     from webapp.runs.services import deletion
 
     kept = [number for number, _ in runs.values()]
+    if not Run.objects.filter(pk__in=kept).exists():
+        raise SystemExit("the database has none of the runs in runs.json: this is not a folder of the bench")
     for run in Run.objects.exclude(pk__in=kept).exclude(name=TRACE):
         now = timezone.now()
         Run.objects.filter(pk=run.pk).update(state="stopped", archived_at=now, deleting_at=now)

@@ -194,7 +194,8 @@ class TrainingLoop:
             opened.push_async_callback(trainer.close)
             environments = await open_environments(config, run)
             cursor = checkpoint.cursor if checkpoint else None
-            policy = policy or await asyncio.to_thread(open_trained_policy, config, trainer)
+            if policy is None:
+                policy = await asyncio.to_thread(open_trained_policy, config, trainer)
             loop = cls(
                 config,
                 run,

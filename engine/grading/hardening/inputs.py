@@ -136,13 +136,15 @@ def parse_results(data: bytes, calls: Sequence[Call]) -> list[Observation]:
     return [result for _, result in sorted(results.items()) if result is not None]
 
 
-def differing_results(data: bytes, observations: Sequence[Observation]) -> list[int]:
-    """Return the positions of observations whose calls have another result; the data is hostile, too.
+def compared_results(data: bytes, observations: Sequence[Observation]) -> tuple[list[int], list[int]]:
+    """Return the positions of observations whose calls have another result, and of those with the same.
 
-    Calls that were not repeated do not count, nor do floats that a generated test would accept.
+    Calls that were not repeated are in neither; floats that a generated test would accept are the same. The
+    data is hostile, too.
     """
     results = _parsed_results(data, [observation.call for observation in observations])
-    return [number for number, result in sorted(results.items()) if not _agree(observations[number], result)]
+    same = {number for number, result in results.items() if _agree(observations[number], result)}
+    return sorted(results.keys() - same), sorted(same)
 
 
 def _agree(expected: Observation, result: Observation | None) -> bool:

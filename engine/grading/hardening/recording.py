@@ -24,7 +24,7 @@ from engine.grading.hardening.generated_tests import is_comparable
 from engine.grading.hardening.inputs import (
     Call,
     Observation,
-    differing_results,
+    compared_results,
     parse_calls,
     parse_results,
 )
@@ -60,7 +60,7 @@ class Observed:
     Attributes:
         recorded: number of calls that the tests make.
         observations: results that are the same when a call is repeated.
-        changed: those that differ without the solution.
+        changed: those that differ without the solution, or were not compared.
         differing: those that differ with each wrong patch.
     """
 
@@ -123,7 +123,9 @@ async def observe(
         observations = await _repeated(box, calls)
         observed = Observed(sum(not call.nearby for call in calls))
         if observations:
-            changed, *differing = await _differing(box, observations, after, (before, *wrong))
+            (_, unchanged), *found = await _compared(box, observations, after, (before, *wrong))
+            changed = frozenset(observations) - unchanged
+            differing = [differs for differs, _ in found]
             observed = replace(observed, observations=observations, changed=changed, differing=differing)
 
     traced = row.answer.test_command.replace(" -- ", f" --root {_FOLDER} -- -p trainyard_calls ", 1)
@@ -214,10 +216,10 @@ async def _repeated(box: Sandbox, calls: Sequence[Call]) -> list[Observation]:
     return [observation for observation in first if observation in again and is_comparable(observation)]
 
 
-async def _differing(
+async def _compared(
     box: Sandbox, observations: Sequence[Observation], solved: Tree, others: Sequence[Tree]
-) -> list[frozenset[Observation]]:
-    """Return the observations that differ in each of other trees; none if time is up.
+) -> list[tuple[frozenset[Observation], frozenset[Observation]]]:
+    """Return the observations that differ in each of other trees, and those that do not; none if time is up.
 
     Args:
         box: a sandbox of the solved task; it is left with the last tree.
@@ -225,21 +227,23 @@ async def _differing(
         solved: the files that differ, as in the sandbox.
         others: these files in other versions.
     """
-    differing = []
+    compared = []
     end = time.monotonic() + _OTHERS_S
     calls, present = [observation.call for observation in observations], solved
     for tree in others:
         left_s = min(_OTHER_S, end - time.monotonic())
         if left_s <= 0:
-            differing.append(frozenset[Observation]())
+            compared.append((frozenset[Observation](), frozenset[Observation]()))
             continue
         await box.commit_files(changes_between(present, tree))
         present = tree
         await _run(box, calls, left_s, PYTHONHASHSEED="1")
         data = await _read(box, _RESULTS)
-        positions = await run_isolated(partial(differing_results, data, observations), SOURCE_LIMITS)
-        differing.append(frozenset(observations[position] for position in positions))
-    return differing
+        differing, same = await run_isolated(partial(compared_results, data, observations), SOURCE_LIMITS)
+        compared.append(
+            (frozenset(observations[at] for at in differing), frozenset(observations[at] for at in same))
+        )
+    return compared
 
 
 async def _results(

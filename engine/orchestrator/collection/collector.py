@@ -115,9 +115,10 @@ class Collector:
             self._report(force=True)
 
     def _in_flight(self) -> tuple[int, dict[str, Any]]:
-        """Return the steps of rollouts in flight, and what the rollouts do."""
+        """Return the steps of rollouts in flight, and what the rollouts do; time alone changes neither."""
         counts, phase = self._run.rollouts, self._groups[0].phase
-        return counts.live_steps(phase), counts.in_flight(phase, left=self._total - self._ledger.count)
+        in_flight = counts.in_flight(phase, left=self._total - self._ledger.count)
+        return counts.live_steps(phase), {**in_flight, "tokens_per_s": None}
 
     def _requests(self) -> Iterator[RolloutRequest]:
         return (request for group in self._groups for request in group.rollouts())

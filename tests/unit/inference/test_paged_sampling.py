@@ -146,7 +146,8 @@ def test_rows_share_pages_until_they_diverge_and_free_them() -> None:
 
 
 async def test_prompts_of_siblings_are_fed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, ids, fed = make_model("qwen3"), ids_of(60, 1), []
+    net, ids = make_model("qwen3"), ids_of(60, 1)
+    fed: list[int] = []
     feed = PagedCache.feed
 
     def counted(cache: PagedCache, pieces: Sequence[Piece]) -> Tensor:

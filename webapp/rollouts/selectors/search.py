@@ -20,7 +20,7 @@ class SearchResult:
     rows: Sequence[Trajectory]
     matches: dict[int, list[Match]]
     total: int
-    """Number of matching trajectories, at least if ``capped``; with words and ``before``, of those before it."""
+    """Number of matching trajectories, with words of those before the cursor; at least, if ``capped``."""
     capped: bool
     """True when the page was found without all matching texts. Without ``next_before``, there are too many:
     those of older rollouts were not considered."""

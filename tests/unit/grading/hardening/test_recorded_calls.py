@@ -14,7 +14,7 @@ import pytest
 
 from engine.grading.hardening import literals
 from engine.grading.hardening.generated_tests import generated_name, is_comparable, write_test_file
-from engine.grading.hardening.inputs import Call, Observation, differing_results, parse_calls, parse_results
+from engine.grading.hardening.inputs import Call, Observation, compared_results, parse_calls, parse_results
 
 SHELF = """
 import functools
@@ -252,7 +252,7 @@ def test_observations_that_differ_are_those_whose_tests_fail(
         failed = run_pytest(project, "-rf", "--tb=no", "test_hardened.py")
     finally:
         (project / "shelves.py").write_text(SHELF)
-    differing = {generated_name(some[position]) for position in differing_results(data, some)}
+    differing = {generated_name(some[position]) for position in compared_results(data, some)[0]}
     assert differing
     assert differing == set(re.findall(r"^FAILED test_hardened.py::(\w+)", failed, re.MULTILINE))
 
