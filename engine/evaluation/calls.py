@@ -10,6 +10,8 @@ ENOUGH = 0.5
 """Share of valid calls from which a model can be trained by reinforcement learning."""
 OFTEN_CUT = 0.25
 """Share of responses at the response limit from which the limit is advised against."""
+MOSTLY_CUT = 0.5
+"""Share of responses at the response limit from which a try says little about the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,18 +73,29 @@ class CallCounts:
             return None
         return self.response_tokens / self.sampling_seconds
 
-    def advice(self, tool_format: str) -> str:
-        """Return what follows for training with this tool format, in one sentence."""
+    def advice(self, tool_format: str, *, max_response: int) -> str:
+        """Return what follows for training with this tool format, in one sentence.
+
+        Args:
+            tool_format: as in ``agent.tool_format``.
+            max_response: response limit under which the responses were sampled, tokens.
+        """
         count = self.responses
         if not count:
             return (
                 "no rollout had room or time for a response: check agent.max_context against the model's "
                 "context, and agent.rollout_timeout_s"
             )
+        ready = self.valid_calls >= ENOUGH * count
+        if not ready and self.responses_cut_off > MOSTLY_CUT * count:
+            return (
+                f"{self.responses_cut_off} of {count} responses were cut off, the try stops them at "
+                f"{max_response:,} tokens: try again with more (trainyard model try NAME --set "
+                f"agent.max_response={2 * max_response})"
+            )
         text = f"{self.valid_calls} of {count} responses held a valid call"
         if not self.responses_with_call:
             text = f"{count} of {count} responses held no call in this format"
-        ready = self.valid_calls >= ENOUGH * count
         remedies = (
             [] if ready else [f"fine-tune first (recipe fine-tune, conversation.tool_format={tool_format})"]
         )

@@ -30,7 +30,12 @@ def counts(
         ),
         (
             counts(cut=12),
-            "17 of 17 responses held no call in this format, 12 were cut off: raise agent.max_response or "
+            "12 of 17 responses were cut off, the try stops them at 1,024 tokens: try again with more "
+            "(trainyard model try NAME --set agent.max_response=2048)",
+        ),
+        (
+            counts(cut=6),
+            "17 of 17 responses held no call in this format, 6 were cut off: raise agent.max_response or "
             "fine-tune first (recipe fine-tune, conversation.tool_format=xml)",
         ),
         (
@@ -49,11 +54,11 @@ def counts(
     ],
 )
 def test_advice_names_what_was_seen_and_what_to_do(measured: CallCounts, advice: str) -> None:
-    assert measured.advice("xml") == advice
+    assert measured.advice("xml", max_response=1024) == advice
 
 
 def test_advice_without_responses_is_about_the_context() -> None:
-    assert "agent.max_context" in counts(0, tokens=0).advice("xml")
+    assert "agent.max_context" in counts(0, tokens=0).advice("xml", max_response=1024)
 
 
 def test_rates_are_shares_of_responses_and_unknown_without_them() -> None:

@@ -1,4 +1,4 @@
-"""Models of this machine, and tries of them."""
+"""Models that can be fetched, policy folders with a card, and tries of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ router = Router(tags=["models"])
 
 
 class ModelOut(Schema):
-    """A model that can be fetched, or a policy folder, with its card."""
+    """A model that can be fetched, or a policy folder that has a card."""
 
     name: str
     """Value of ``policy.checkpoint`` once it is fetched."""
@@ -62,7 +62,7 @@ class TryOut(Schema):
 
 @router.get("/models", auth=viewer, response=list[ModelOut])
 def get_models(request: HttpRequest) -> list[KnownModel]:
-    """List the models that can be fetched, and the policy folders of this machine."""
+    """List the models that can be fetched, and the policy folders of the data folder that have a card."""
     return list_models()
 
 

@@ -48,7 +48,7 @@ def fetch(
 
 @app.command("list")
 def list_(as_json: AsJson = False) -> None:
-    """List the models that can be fetched, and the policy folders of this machine."""
+    """List the models that can be fetched, and the policy folders of the data folder that have a card."""
     models = list_models()
     if as_json:
         print_json([asdict(model) for model in models])

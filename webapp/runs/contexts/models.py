@@ -28,11 +28,14 @@ class ModelsContext:
     crumbs: tuple[Crumb, ...]
     models: tuple[KnownModel, ...]
     tries: tuple[TriedModel, ...]
+    has_active_tries: bool
+    """Whether a try is waiting or running."""
 
 
 def build_models() -> ModelsContext:
     """Return the page."""
     runs = recent_tries()
+    results = views_of(runs)
     return ModelsContext(
         section="runs",
         crumbs=(Crumb("Models"),),
@@ -43,6 +46,7 @@ def build_models() -> ModelsContext:
                 prompt=run.config["agent"]["prompt"],
                 result=result,
             )
-            for run, result in zip(runs, views_of(runs), strict=True)
+            for run, result in zip(runs, results, strict=True)
         ),
+        has_active_tries=any(result.is_active for result in results),
     )

@@ -9,8 +9,8 @@ from typing import Any
 from engine.config.recipes import resolve
 from engine.errors import ConfigError
 from engine.evaluation.calls import CallCounts
+from engine.types import RunState
 from webapp.endpoints.services import places
-from webapp.runs.contexts.collection import ENDED
 from webapp.runs.contexts.phase import phase_of
 from webapp.runs.models.runs import Run
 from webapp.runs.selectors.tries import RECIPE, newest_tries
@@ -18,6 +18,8 @@ from webapp.runs.selectors.tries import RECIPE, newest_tries
 FIGURES = ("responses", "call_rate", "valid_rate", "cut_rate", "mean_tokens", "tokens_per_s")
 """Properties of ``engine.evaluation.calls.CallCounts`` that are shown."""
 _MEBIBYTE = 1 << 20
+_ACTIVE = (RunState.QUEUED, RunState.STARTING, RunState.RUNNING, RunState.STOPPING)
+"""States that end without a person; a paused try may wait for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +53,7 @@ class TriesView:
 
     @property
     def is_active(self) -> bool:
-        """Return whether a try has not ended."""
+        """Return whether a try is waiting or running."""
         return any(row.is_active for row in self.rows)
 
 
@@ -94,7 +96,7 @@ def _view(run: Run) -> TryView:
     counts = CallCounts.of_summary(run.summary)
     memory, tool_format = run.summary.get("peak_memory_mb"), run.config["agent"]["tool_format"]
     if counts is not None:
-        text = counts.advice(tool_format)
+        text = counts.advice(tool_format, max_response=run.config["agent"]["max_response"])
     else:
         text = run.reason or str(phase_of(run) or "")
     return TryView(
@@ -104,5 +106,5 @@ def _view(run: Run) -> TryView:
         figures={name: getattr(counts, name, None) for name in FIGURES},
         peak_memory=memory * _MEBIBYTE if isinstance(memory, int | float) else None,
         advice=text,
-        is_active=run.state not in ENDED,
+        is_active=run.state in _ACTIVE,
     )

@@ -1,4 +1,4 @@
-"""Reads of models: those that can be fetched, and the policy folders of this machine, with their cards."""
+"""Reads of models: those that can be fetched, and the policy folders of the data folder that have a card."""
 
 from __future__ import annotations
 
@@ -34,15 +34,22 @@ class KnownModel:
 
 
 def list_models() -> list[KnownModel]:
-    """Return the models of the catalogue, then the other policy folders of the data folder, by name."""
-    cards = _cards(Path(settings.TRAINYARD_HOME) / "policies")
+    """Return the models of the catalogue, then the other policy folders with a card, by name.
+
+    Folders outside of the data folder are not searched.
+    """
+    folder = Path(settings.TRAINYARD_HOME) / "policies"
+    names = sorted(path.parent.name for path in folder.glob(f"*/{CARD_NAME}"))
+    published = {model.name for model in CATALOGUE}
+    fetched = published.intersection(names)
+    others = [name for name in names if name not in published][:_MAX_FOLDERS]
     models = [
         KnownModel(
             name=model.name,
             model=model.hub,
             licence=model.licence,
             quantisation=model.quantisation,
-            is_fetched=cards.pop(model.name, None) is not None,
+            is_fetched=model.name in fetched,
             download_bytes=model.num_bytes,
         )
         for model in CATALOGUE
@@ -55,17 +62,12 @@ def list_models() -> list[KnownModel]:
             download_bytes=None,
             **{key: str(card.get(key, ""))[:_MAX_CHARS] for key in texts},
         )
-        for name, card in cards.items()
+        for name, card in ((name, _card(folder / name / CARD_NAME)) for name in others)
     ]
 
 
-def _cards(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the cards of the policy folders by name; an unreadable card is empty."""
-    paths = sorted(folder.glob(f"*/{CARD_NAME}"))[:_MAX_FOLDERS]
-    return {path.parent.name: _card(path) for path in paths}
-
-
 def _card(path: Path) -> dict[str, Any]:
+    """Return a policy folder's card; empty where it is unreadable."""
     try:
         card = read_json(path, _MAX_CARD_BYTES)
     except (OSError, ValueError):

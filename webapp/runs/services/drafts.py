@@ -32,7 +32,7 @@ from engine.config.run import (
     parse_run_config,
     with_overrides,
 )
-from engine.errors import ConfigError
+from engine.errors import ConfigError, Problem
 from engine.reading import LimitError, check_nesting
 from engine.types import RunKind, RunState
 from webapp.core.services.cleaning import without_nul
@@ -166,11 +166,14 @@ def draft(
         follows: settings that followed when a form was rendered; None: what follows now.
 
     Raises:
-        ConfigError: there is no such recipe, the run's configuration is of another version, or the database
-            cannot store an override.
+        ConfigError: there is no such recipe, the run's configuration is of another version, the database
+            cannot store an override, or one names another recipe.
     """
     given = dict(overrides or {})
     check_storable(given)
+    if "recipe" in given:
+        message = "cannot be overridden: create the run from that recipe instead"
+        raise ConfigError(Problem(message, "recipe"))
     config = parse_run_config(parent.config) if parent is not None else resolve_recipe(recipe)
     original = config.model_dump(mode="json")
     model = _select(config, given)

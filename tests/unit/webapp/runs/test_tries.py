@@ -17,7 +17,8 @@ from tests.builders.web.web_builders import post, signed_in
 from webapp.core.permissions import Role
 from webapp.models import Dataset, Run
 from webapp.runs.cli import models as commands
-from webapp.runs.services import attempts, tries
+from webapp.runs.selectors import policies
+from webapp.runs.services import attempts, runs, tries
 
 pytestmark = pytest.mark.django_db
 SMALL = {"policy.checkpoint": "builtin:quickstart", "agent.prompt": "compact_v1", "agent.max_context": 1024}
@@ -80,6 +81,47 @@ def test_the_form_tries_the_model_as_the_run_would_use_it(operator: Client) -> N
     assert "Not tried with the prompt <code>deepswe_v1</code> yet" in other.content.decode()
 
 
+def test_the_form_waits_for_tries_that_are_queued_or_running_only(operator: Client) -> None:
+    run = tries.start(overrides=SMALL)[1]
+    filled = form_values(operator.get("/runs/new/?recipe=quickstart").content.decode(), "run-form")
+
+    def checked() -> str:
+        return operator.post("/runs/new/", filled | {"then": "check"}).content.decode()
+
+    Run.objects.exclude(pk=run.pk).delete()
+    assert "Trying…" in checked()
+    assert "Reload the page to see the results." in operator.get("/models/").content.decode()
+    Run.objects.filter(pk=run.pk).update(state="paused")
+    assert "Try again" in checked()
+    assert "every 4s" not in checked()
+    runs.create(recipe="try-model", overrides=SMALL)
+    assert f'href="/runs/{run.pk}/"' in inner_html(checked(), "form-tries"), "a draft hides no earlier try"
+    page = operator.get("/models/").content.decode()
+    assert page.count('data-key="try-') == 1
+    assert "Reload the page" not in page
+
+
+def test_runs_of_another_kind_are_no_tries(operator: Client) -> None:
+    body = {"recipe": "import-dataset", "overrides": {"recipe": "try-model"}}
+    refused = operator.post("/api/v1/runs", json.dumps(body), content_type="application/json")
+    assert refused.status_code == 422
+    assert "recipe: cannot be overridden" in refused.content.decode()
+    run = runs.create(recipe="quickstart-dataset")
+    Run.objects.filter(pk=run.pk).update(recipe="try-model", state="queued")
+    page = operator.get("/models/")
+    assert page.status_code == 200
+    assert "No tries yet" in page.content.decode()
+
+
+def test_a_try_that_cuts_most_responses_off_asks_for_another(operator: Client) -> None:
+    for run in tries.start(overrides=SMALL):
+        finish(run, responses_cut_off=12)
+    page = operator.get("/models/").content.decode()
+    assert "12 of 17 responses were cut off, the try stops them at 256 tokens: try again with more" in page
+    assert "agent.max_response=512" in page
+    assert "fine-tune first" not in page
+
+
 def test_a_model_that_cannot_be_tried_is_refused_with_the_reason(operator: Client, dataset: Dataset) -> None:
     page = operator.get("/runs/new/?recipe=quickstart").content.decode()
     filled = form_values(page, "run-form")
@@ -131,7 +173,11 @@ def test_command_prints_a_column_for_each_format(monkeypatch: pytest.MonkeyPatch
 
 
 def test_page_and_command_show_the_cards_of_models(
-    operator: Client, tmp_path: Path, settings: Any, django_assert_max_num_queries: Any
+    operator: Client,
+    tmp_path: Path,
+    settings: Any,
+    django_assert_max_num_queries: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settings.TRAINYARD_HOME = tmp_path
     for name, card in {
@@ -155,3 +201,6 @@ def test_page_and_command_show_the_cards_of_models(
     rows = json.loads(run_command("model", "list", "--json"))
     assert [row["name"] for row in rows if row["is_fetched"]] == ["smollm2-135m", "broken", "mine"]
     assert rows == operator.get("/api/v1/models").json()
+    monkeypatch.setattr(policies, "_MAX_FOLDERS", 1)
+    fetched = [model.name for model in policies.list_models() if model.is_fetched]
+    assert fetched == ["smollm2-135m", "broken"], "the limit is for folders outside of the catalogue"
