@@ -34,7 +34,7 @@ class TryView:
     peak_memory: float | None
     """Peak memory of the run's process, bytes; None where it is unknown."""
     advice: str
-    """What to do, or what the run is doing; the reason where it failed."""
+    """Advice from the counts; without counts the reason of the failure, or the phase of the run."""
     is_active: bool
 
     def record(self) -> dict[str, Any]:
