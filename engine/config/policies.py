@@ -110,8 +110,8 @@ class TransformerPolicyConfig(Section):
     """Maximum number of sequences sampled at once, by each server with ``engine`` = ``vllm``."""
     precision: Literal["auto", "f32", "bf16"] = "auto"
     """Precision of sampling (and of a judge's scores) by either engine. ``auto``: in training as
-    ``trainer.precision``, else bf16 on a GPU and on processors that multiply it faster. Built-in policies are
-    sampled in f32."""
+    ``trainer.precision``, else bf16 on a GPU and on processors that multiply it faster. The built-in
+    sampler computes built-in policies in f32 always."""
 
     @model_validator(mode="after")
     def _effective(self) -> TransformerPolicyConfig:
